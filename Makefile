@@ -1,0 +1,110 @@
+# Everything a person or CI does with this checkout. Tools come from .venv, which `make setup`
+# creates; no target needs an activated environment. Paths are relative, so any folder name works.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+# The first of these that really runs, and is 3.11 or newer, makes the environment.
+PYTHON ?= python3.13 python3.12 python3.11 python3
+PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
+       -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
+
+# Passed on to the command: make test PYTEST_ARGS="-k digest", make demo DEMO_ARGS="-o json".
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+# The caller's Python settings must not reach into .venv.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+# A copied or moved checkout carries an environment that still points at the old folder.
+ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && echo moved),moved)
+.PHONY: .venv/stamp
+endif
+
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto bench clean
+
+help:  ## Print this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
+	while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+
+setup: .venv/stamp .venv/qemu-tried  ## Create .venv with everything needed, and qemu-user if it can be had
+	@command -v qemu-aarch64 >/dev/null || \
+	echo "setup: qemu-user is missing, so aarch64 kernels cannot run here; apt-get install qemu-user"
+
+.venv/stamp: pyproject.toml
+	@if [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ]; then \
+	    echo "setup: this checkout was moved; creating .venv again"; rm -rf .venv; fi
+	@if ! .venv/bin/python -c 'import pip' 2>/dev/null; then \
+	    for python in $(PYTHON); do \
+	        if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	            2>/dev/null; then found="$$python"; break; fi; \
+	    done; \
+	    if [ -z "$${found:-}" ]; then \
+	        echo "setup: no Python 3.11 or newer with venv found (tried: $(PYTHON));" \
+	            "install one, or name it: make setup PYTHON=/path/to/python" >&2; exit 1; fi; \
+	    echo "setup: creating .venv with $$("$$found" --version)"; \
+	    "$$found" -m venv --clear .venv; fi
+	@echo "setup: installing kernel-farm and its tools into .venv (minutes on a new machine)"
+	@# The build backend comes first and builds unisolated, so that a complete .venv needs no network.
+	@$(PIP) install --quiet 'hatchling>=1.27'
+	@$(PIP) install --quiet --no-build-isolation --editable '.[dev]'
+	@pwd -P >.venv/root
+	@touch $@
+
+# Tried once: being unable to install it is no failure, and no reason to try at every run.
+.venv/qemu-tried: | .venv/stamp
+	@if ! command -v qemu-aarch64 >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	then \
+	    echo "setup: installing qemu-user through apt"; \
+	    { $(APT) update || true; $(APT) install -y --no-install-recommends qemu-user; } \
+	        </dev/null >.venv/apt.log 2>&1 || echo "setup: apt failed; see .venv/apt.log"; \
+	fi
+	@touch $@
+
+demo: setup  ## Build a network for three devices over an embedded farm, run it, check it
+	.venv/bin/farm demo $(DEMO_ARGS)
+
+test: setup  ## Run every test and show the slowest ten
+	.venv/bin/pytest --durations=10 $(PYTEST_ARGS)
+
+check: format-check lint type layers stubs proto-lint  ## Run every check that is not a test
+
+fmt: setup  ## Format the code and sort its imports
+	.venv/bin/ruff check --select I --fix .
+	.venv/bin/ruff format .
+
+format-check: setup  ## Check the format
+	.venv/bin/ruff format --check .
+
+lint: setup  ## Check the style rules
+	.venv/bin/ruff check .
+
+type: setup  ## Check the types (mypy, strict)
+	.venv/bin/mypy
+
+layers: setup  ## Check which package imports which
+	.venv/bin/lint-imports --no-logo
+
+stubs: setup  ## Check that farm/api/v1 is what protos/ generates
+	.venv/bin/python protos/generate.py --check
+
+proto-lint: setup  ## Check the style of protos/
+	.venv/bin/buf lint protos
+
+proto: setup  ## Generate farm/api/v1 from protos/
+	.venv/bin/python protos/generate.py
+
+bench: setup  ## Run each benchmark in turn, one JSON line a figure
+	@status=0; found=; \
+	for bench in tests/bench/*.py; do \
+	    case "$$bench" in */conftest.py | */_*.py) continue ;; esac; \
+	    [ -f "$$bench" ] || continue; found=1; \
+	    .venv/bin/python "$$bench" || { echo "bench: $$bench failed" >&2; status=1; }; \
+	done; \
+	[ -n "$$found" ] || echo "bench: there are no benchmarks yet" >&2; \
+	exit $$status
+
+clean:  ## Remove .venv, caches and built packages
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find farm tracker agents tests protos -name __pycache__ -type d -prune -exec rm -rf {} +
