@@ -25,8 +25,8 @@ endif
 .PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto bench clean
 
 help:  ## Print this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1|\2/p' Makefile | \
-	while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
+	while IFS='|' read -r name text; do printf '  make %-14s%s\n' "$$name" "$$text"; done
 
 setup: .venv/stamp .venv/qemu-tried  ## Create .venv with everything needed, and qemu-user if it can be had
 	@command -v qemu-aarch64 >/dev/null || \

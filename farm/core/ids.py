@@ -1,0 +1,22 @@
+"""Identifiers: distinct types, so that a lease id cannot be passed for a device id."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import NewType
+
+AgentId = NewType("AgentId", str)
+AttemptId = NewType("AttemptId", str)
+DeviceId = NewType("DeviceId", str)
+JobId = NewType("JobId", str)
+LeaseId = NewType("LeaseId", str)
+Epoch = NewType("Epoch", int)
+
+IdSource = Callable[[str], str]
+"""Makes a fresh id from a prefix, such as ``lease`` → ``lease-4f0c21b79a3d5e80``."""
+
+
+def random_id(prefix: str) -> str:
+    """Return `prefix` and 64 random bits in hex."""
+    return f"{prefix}-{secrets.token_hex(8)}"

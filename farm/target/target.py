@@ -1,0 +1,194 @@
+"""The target type: parse, canonical text, id, requirements."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from farm.ea.config import config_named
+from farm.errors import InvalidTarget
+from farm.target import host
+
+_OPTION = re.compile(r"-([a-z][a-z0-9-]*)=(\S+)")
+_TRIPLE = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+){1,3}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FEATURE = re.compile(r"[+-][A-Za-z0-9][A-Za-z0-9._-]*")
+MAX_TEXT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a function is compiled for, such as ``llvm -mtriple=aarch64-linux-gnu -mcpu=generic``.
+
+    Make one with `Target.parse`; `str` gives the canonical text.
+    """
+
+    kind: str
+    options: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """Parse a target in TVM's form: a kind, then ``-option=value`` pairs; defaults are filled in.
+
+        ``llvm`` alone means this machine.
+
+        Raises
+        ------
+        InvalidTarget
+            The kind or an option is unknown, given twice, or has a malformed value; the message lists what is known.
+        """
+        if len(text) > MAX_TEXT:
+            raise InvalidTarget(f"target: text too long ({len(text)}); use at most {MAX_TEXT}")
+        words = text.split()
+        if not words or words[0] not in KINDS:
+            raise InvalidTarget(
+                f"target: unknown kind ({text!r}); known kinds are {', '.join(sorted(KINDS))}"
+            )
+        kind = KINDS[words[0]]
+        given: dict[str, str] = {}
+        for word in words[1:]:
+            match = _OPTION.fullmatch(word)
+            if not match or match[1] not in kind.options:
+                known = ", ".join(f"-{name}=" for name in kind.options)
+                raise InvalidTarget(f"target {kind.name}: unknown option ({word!r}); known: {known}")
+            if match[1] in given:
+                raise InvalidTarget(f"target {kind.name}: -{match[1]} given twice ({text!r}); keep one")
+            given[match[1]] = match[2]
+        return Target(kind.name, kind.complete(given))
+
+    def __str__(self) -> str:
+        """Return the canonical text."""
+        return " ".join([self.kind, *(f"-{name}={value}" for name, value in self.options)])
+
+    def option(self, name: str) -> str | None:
+        """Return the value of an option, or None if it is not set."""
+        return dict(self.options).get(name)
+
+    @property
+    def id(self) -> str:
+        """16 hex digits that stand for everything generated code depends on."""
+        facts = str(self) + KINDS[self.kind].identity(self)
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+    @property
+    def is_accelerator(self) -> bool:
+        """Whether functions of this target are launched by a host instead of called directly."""
+        return KINDS[self.kind].accelerator
+
+    @property
+    def family(self) -> str:
+        """What an agent says it builds: ``llvm/aarch64``, ``ea``."""
+        triple = self.option("mtriple")
+        return f"{self.kind}/{triple.partition('-')[0]}" if triple else self.kind
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What a device must provide to run this target's code, sorted."""
+        return tuple(sorted(KINDS[self.kind].requires(self)))
+
+    @property
+    def preference(self) -> tuple[int, int, str]:
+        """Sort key among variants: accelerators first, then the most demanding code, then the text."""
+        return (0 if self.is_accelerator else 1, -len(self.requires), str(self))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """One kind of target and its rules."""
+
+    name: str
+    options: tuple[str, ...]
+    accelerator: bool
+    complete: Callable[[dict[str, str]], tuple[tuple[str, str], ...]]
+    requires: Callable[[Target], set[str]]
+    identity: Callable[[Target], str]
+
+
+def as_target(value: str | Target) -> Target:
+    """Return `value` as a target, parsing text."""
+    return value if isinstance(value, Target) else Target.parse(value)
+
+
+def _complete_llvm(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    triple = given.get("mtriple")
+    if triple is None:
+        triple, default_cpu = host.host_triple(), host.host_cpu()
+    else:
+        triple, default_cpu = _canonical_triple(triple), "generic"
+    cpu = given.get("mcpu", default_cpu)
+    if not _NAME.fullmatch(cpu):
+        raise InvalidTarget(f"target llvm: malformed CPU name ({cpu!r}); use a name such as cortex-a72")
+    options = [("mtriple", triple), ("mcpu", cpu)]
+    if "mattr" in given:
+        options.append(("mattr", _canonical_features(given["mattr"])))
+    return tuple(options)
+
+
+def _canonical_triple(text: str) -> str:
+    if not _TRIPLE.fullmatch(text):
+        raise InvalidTarget(
+            f"target llvm: malformed triple ({text!r}); use arch-os-abi such as aarch64-linux-gnu"
+        )
+    arch, *rest = text.split("-")
+    if len(rest) == 3 and rest[0] in ("unknown", "pc", "none"):
+        rest = rest[1:]
+    return "-".join([host.canonical_arch(arch), *rest])
+
+
+def _canonical_features(text: str) -> str:
+    chosen: dict[str, str] = {}
+    for feature in text.split(","):
+        if not _FEATURE.fullmatch(feature):
+            raise InvalidTarget(
+                f"target llvm: malformed feature ({feature!r}); use +name or -name, comma-separated"
+            )
+        if chosen.setdefault(feature[1:], feature) != feature:
+            raise InvalidTarget(f"target llvm: {feature[1:]} both on and off ({text!r}); keep one")
+    return ",".join(chosen[name] for name in sorted(chosen))
+
+
+def _llvm_requires(target: Target) -> set[str]:
+    triple, cpu = target.option("mtriple") or "", target.option("mcpu") or "generic"
+    required = {f"arch:{triple.partition('-')[0]}"}
+    features = host.level_features(cpu)
+    if features is None:
+        required.add(f"cpu:{cpu}")
+    else:
+        required.update(f"cpu-feature:{name}" for name in features)
+    for feature in (target.option("mattr") or "").split(","):
+        if feature.startswith("+"):
+            required.add(f"cpu-feature:{feature[1:]}")
+        elif feature:
+            required.discard(f"cpu-feature:{feature[1:]}")
+    return required
+
+
+def _complete_ea(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    name = given.get("config", "ea16")
+    config_named(name)  # raises InvalidTarget and lists the known ones
+    return (("config", name),)
+
+
+KINDS: dict[str, TargetKind] = {
+    kind.name: kind
+    for kind in (
+        TargetKind(
+            name="llvm",
+            options=("mtriple", "mcpu", "mattr"),
+            accelerator=False,
+            complete=_complete_llvm,
+            requires=_llvm_requires,
+            identity=lambda target: "",
+        ),
+        TargetKind(
+            name="ea",
+            options=("config",),
+            accelerator=True,
+            complete=_complete_ea,
+            requires=lambda target: {f"ea-config:{target.option('config')}"},
+            identity=lambda target: config_named(target.option("config") or "").config_id,
+        ),
+    )
+}
