@@ -51,7 +51,7 @@ def check_generators() -> None:
             installed = "none"
         if installed != pins[0]:
             raise GenerateError(
-                f"{name}: the pinned version is {pins[0]} ({installed} is installed); run make setup"
+                f"{name}: the pinned version is {pins[0]} ({installed} installed); run make setup"
             )
 
 
@@ -99,7 +99,7 @@ def find_stale(fresh: dict[str, bytes], folder: Path) -> list[str]:
 
 
 def write(fresh: dict[str, bytes], names: list[str], folder: Path) -> None:
-    """Make each of `names` in `folder` what `fresh` says: write it, or delete it if absent there."""
+    """Write each of `names` from `fresh` into `folder`; delete one that `fresh` does not have."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         if name in fresh:
@@ -109,7 +109,7 @@ def write(fresh: dict[str, bytes], names: list[str], folder: Path) -> None:
 
 
 def main() -> int:
-    """Run the command line and return its exit code: 0 fresh or written, 1 stale, 2 not possible."""
+    """Run the command line; return 0 if fresh or written, 1 if stale, 2 if not possible."""
     parser = argparse.ArgumentParser(description="Generate farm/api/v1 from protos/.")
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit 1 if any is stale"
