@@ -1,0 +1,1 @@
+"""The agent process that owns devices, its workers, the device drivers and the fleet."""

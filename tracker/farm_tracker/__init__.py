@@ -1,0 +1,1 @@
+"""The one service of the farm: devices and leases, the store, the coordinator of builds."""
