@@ -1,7 +1,8 @@
 """Artifacts: the one file that a build gives, what is in it, and what of it a device runs.
 
-Owns: the `.farm` format, signatures, the constants of ABI 1, merging and thinning, the choice of slices.
-Does not own: making modules (`farm.codegen`), running them (`farm.runtime`), or storing files.
+Owns: the `.farm` format, signatures, the constants of ABI 1, merging and thinning, the choice of
+slices. Does not own: making modules (`farm.codegen`), running them (`farm.runtime`), or storing
+files.
 
 Invariant: reading an artifact executes nothing, checks every byte, and raises only `ArtifactError`.
 """

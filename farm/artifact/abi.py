@@ -1,18 +1,21 @@
 """ABI 1: how compiled CPU code is called, as code generators write it and loaders use it.
 
 Owns: names of symbols and sections, DLPack's type codes, and the codes that a function returns.
-Does not own: the layout of DLTensor in memory (`farm.runtime.dlpack`, and each code generator's own).
+Does not own: the layout of DLTensor in memory (`farm.runtime.dlpack`, and each code generator's
+own).
 
 Invariant: a number or name here never changes its meaning under one `ABI_VERSION`.
 
 Notes
 -----
-A public function is ``int32_t NAME(const DLTensor *const *args, int32_t num_args)`` with DLTensor as in DLPack 1.0;
-arguments are the parameters in order, inputs and outputs alike. It returns 0, or ``kind | (argument_index << 8)``.
+A public function is ``int32_t NAME(const DLTensor *const *args, int32_t num_args)`` with DLTensor
+as in DLPack 1.0; arguments are the parameters in order, inputs and outputs alike. It returns 0, or
+``kind | (argument_index << 8)``.
 
-An accelerator function is reached through a host stub of that same form. The stub checks its arguments and calls
-``int32_t (*)(void *context, void *const *buffers)``, held in the global `launch_symbol` and given the global
-`context_symbol`; the loader writes both. `buffers` are the data pointers in the order of the parameters.
+An accelerator function is reached through a host stub of that same form. The stub checks its
+arguments and calls ``int32_t (*)(void *context, void *const *buffers)``, held in the global
+`launch_symbol` and given the global `context_symbol`; the loader writes both. `buffers` are the
+data pointers in the order of the parameters.
 """
 
 from __future__ import annotations
@@ -67,15 +70,18 @@ class ReturnKind(enum.IntEnum):
     LAUNCH_FAILED = 9
 
 
+_RETURN_KINDS = {int(kind): kind for kind in ReturnKind}
+
+
 def encode_return(kind: ReturnKind, argument_index: int = 0) -> int:
     """Return the code for `kind` at an argument, as compiled code returns it."""
     return int(kind) | (argument_index << 8)
 
 
 def decode_return(code: int) -> tuple[ReturnKind | None, int]:
-    """Split what a function returned into kind and argument index; kind is None where ABI 1 knows none such."""
+    """Split a returned code into kind (None if unknown to ABI 1) and argument index."""
     low, index = code & 0xFF, (code >> 8) & 0xFFFFFF
-    return (ReturnKind(low) if low in ReturnKind else None), index
+    return _RETURN_KINDS.get(low), index
 
 
 def private_symbol(name: str) -> str:
@@ -94,5 +100,5 @@ def context_symbol(name: str) -> str:
 
 
 def is_public(symbol: str) -> bool:
-    """Tell whether users may call `symbol`; names with two leading underscores are the project's own."""
+    """Tell whether users may call `symbol`; two leading underscores are the project's own."""
     return not symbol.startswith("__")

@@ -1,25 +1,23 @@
 """Artifacts: everything that was built for one request, as one value and one file.
 
 Owns: putting modules together, taking slices, merging, and the checks across sections.
-Does not own: the bytes (`farm.artifact.container`), choosing a slice for a device (`farm.artifact.choice`), or running it.
+Does not own: the bytes (`farm.artifact.container`), choosing a slice for a device
+(`farm.artifact.choice`), or running it.
 
-Invariant: sections are sorted and unique by (symbol, kind, target id); all sections of a symbol share one signature;
-`Artifact.from_bytes(a.to_bytes()) == a`, and equal artifacts have equal bytes.
+Invariant: sections are sorted and unique by (symbol, kind, target id); all sections of a symbol
+share one signature; `Artifact.from_bytes(a.to_bytes()) == a`, and equal artifacts have equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING
 
 from farm.artifact import container
 from farm.artifact.container import Entry
 from farm.artifact.manifest import Manifest, decode_manifest, encode_manifest
-from farm.artifact.module import BuiltModule, Kind, Section
-from farm.artifact.signature import Signature
+from farm.artifact.module import BuiltModule, Kind, Section, SectionKey
 from farm.core.digest import Digest, digest_of
 from farm.core.files import write_atomic
 from farm.errors import (
@@ -32,6 +30,12 @@ from farm.errors import (
     NoVariant,
 )
 from farm.target import Target, as_target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from farm.artifact.signature import Signature
 
 _KIND_OF: dict[int, Kind] = {container.KIND_DEVICE: "device", container.KIND_HOST: "host"}
 _NUMBER_OF = {name: number for number, name in _KIND_OF.items()}
@@ -145,7 +149,7 @@ class Artifact:
 
 
 def needs_host(section: Section) -> bool:
-    """Tell whether a device section is reached through a host stub; so is any target unknown here."""
+    """Tell whether a device section needs a host stub; of a target unknown here, assume it."""
     try:
         return Target.parse(section.target).is_accelerator
     except InvalidTarget:
@@ -171,8 +175,8 @@ def assemble(target_host: str | Target, modules: Iterable[BuiltModule]) -> Artif
         target = Target.parse(module.target)
         if module.kind == "host" and str(target) != host:
             raise HostMismatch(
-                f"artifact: host stub of {module.symbol} was compiled for ({target}); compile it for "
-                f"{host}",
+                f"artifact: host stub of {module.symbol} was compiled for ({target}); compile it "
+                f"for {host}",
                 has=str(target),
                 needs=host,
             )
@@ -202,7 +206,8 @@ def merge(a: Artifact, b: Artifact) -> Artifact:
     Raises
     ------
     DuplicateSymbol
-        The two hold different code for one (kind, target, symbol), or different signatures of one symbol.
+        The two hold different code for one (kind, target, symbol), or different signatures of one
+        symbol.
     HostMismatch
         Their host stubs are for different hosts.
     """
@@ -280,30 +285,20 @@ def _section(entry: Entry, manifest: Manifest) -> Section:
     target = manifest.targets.get(entry.target_id)
     if target is None:
         raise _corrupt(f"the manifest does not name target {entry.target_id[:80]!r}")
-    section = Section(
-        kind=cast("Kind", _KIND_OF[entry.kind]),
+    kind = _KIND_OF[entry.kind]
+    toolchain = manifest.toolchains.get(SectionKey(entry.symbol, kind, entry.target_id))
+    if toolchain is None:
+        raise _corrupt(f"the manifest does not list {entry.symbol[:80]!r} ({kind}, {target[:80]})")
+    return Section(
+        kind=kind,
         symbol=entry.symbol,
         target=target,
         target_id=entry.target_id,
         format=entry.format,
         format_version=entry.format_version,
         requires=entry.requires,
-        toolchain="unknown",
+        toolchain=toolchain,
         data=entry.data,
-    )
-    toolchain = manifest.toolchains.get(section.key)
-    if toolchain is None:
-        raise _corrupt(f"the manifest does not list {section}")
-    return Section(
-        section.kind,
-        section.symbol,
-        section.target,
-        section.target_id,
-        section.format,
-        section.format_version,
-        section.requires,
-        toolchain,
-        section.data,
     )
 
 

@@ -3,20 +3,25 @@
 Owns: the rule of choice and the explanation when there is none.
 Does not own: what a device provides (its agent says so) or loading (`farm.runtime`).
 
-Invariant: pure and deterministic; a chosen section's requirements are all provided, its host stub's too.
+Invariant: pure and deterministic; a chosen section's requirements are all provided, its host stub's
+too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farm.artifact.abi import is_public
-from farm.artifact.artifact import Artifact
-from farm.artifact.module import Section
-from farm.artifact.signature import Signature
 from farm.errors import HostMismatch, InvalidTarget, NoVariant
 from farm.target import Target, as_target
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from farm.artifact.artifact import Artifact
+    from farm.artifact.module import Section
+    from farm.artifact.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +52,25 @@ def choose(
 ) -> dict[str, Choice]:
     """Choose, for each public symbol, the first section by `Target.preference` that a device runs.
 
-    A section may run if the device has a target of the same family and provides all that the section requires. A
-    section of an accelerator also needs its host stub to run there; if it does not, the next variant is tried.
+    A section may run if the device has a target of the same family and provides all that the
+    section requires. A section of an accelerator also needs its host stub to run there; if it does
+    not, the next variant is tried.
 
     Parameters
     ----------
     targets
         What the device runs; only their families matter.
     provides
-        What it has, such as ``arch:x86_64``; ``cpu-feature:*`` stands for every requirement of that class.
+        What it has, such as ``arch:x86_64``; ``cpu-feature:*`` stands for every requirement of that
+        class.
 
     Raises
     ------
     NoVariant
         A symbol has no slice for this device; the message lists what there is and what is missing.
     HostMismatch
-        The only thing wrong is that the accelerator's host stub was built for another host, or is absent.
+        The only thing wrong is that the accelerator's host stub was built for another host, or is
+        absent.
     """
     families = {as_target(target).family for target in targets}
     found = {}
@@ -75,7 +83,7 @@ def choose(
 def choose_private(
     artifact: Artifact, targets: Iterable[str | Target], provides: Collection[str]
 ) -> dict[str, Section]:
-    """Choose the CPU section of each private helper that this device runs; helpers of others are left out."""
+    """Choose the CPU section of each private helper that this device runs, if there is one."""
     families = {as_target(target).family for target in targets}
     found = {}
     for symbol in artifact.symbols:
@@ -170,12 +178,12 @@ def _refused(
     }
     if any(refusal.host_is_wrong for refusal in refusals):
         return HostMismatch(
-            f"{symbol}: no host stub for this device ({'; '.join(lines)}); build with target_host for "
-            "the device's host",
+            f"{symbol}: no host stub for this device ({'; '.join(lines)}); build with target_host "
+            "for the device's host",
             **facts,
         )
     return NoVariant(
-        f"{symbol}: no slice runs on this device ({'; '.join(lines) or 'nothing was built'}); build "
-        f"for a target of {facts['needs'] or 'the device'}",
+        f"{symbol}: no slice runs on this device ({'; '.join(lines) or 'nothing was built'}); "
+        f"build for a target of {facts['needs'] or 'the device'}",
         **facts,
     )

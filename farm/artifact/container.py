@@ -3,8 +3,8 @@
 Owns: where each byte stands, and that every changed byte is found.
 Does not own: what sections mean (`farm.artifact.artifact`).
 
-Invariant: `decode` accepts exactly what `encode` can write (newer minor versions aside), raises nothing but
-`ArtifactError`, and allocates no more than a small multiple of the bytes it was given.
+Invariant: `decode` accepts exactly what `encode` can write (newer minor versions aside), raises
+nothing but `ArtifactError`, and allocates no more than a small multiple of the bytes it was given.
 
 Format 1.0, all numbers little-endian:
 
@@ -20,13 +20,15 @@ offset  size  header
 32      32    SHA-256 of bytes 0 to 31 and the table
 ======  ====  =========================================================
 
-Each section starts at the next multiple of 64 after the one before it; so does the table; bytes between are zero.
-Every entry holds its section's SHA-256. So header and table are covered by the header's digest, sections by their own,
-and gaps by the zero rule: one flipped bit anywhere is found, and one section can be checked without reading the others.
+Each section starts at the next multiple of 64 after the one before it; so does the table; bytes
+between are zero. Every entry holds its section's SHA-256. So header and table are covered by the
+header's digest, sections by their own, and gaps by the zero rule: one flipped bit anywhere is
+found, and one section can be checked without reading the others.
 
-An entry is ``u32 size of the entry, u16 kind, u16 flags, u32 format version, u64 offset, u64 size, 32 bytes SHA-256``
-and the texts target id, symbol, format (each u16 length and UTF-8), then u16 count and as many texts `requires`.
-Flag bit 0 marks a kind that a reader may skip if it does not know it. A newer minor version may add bytes at the end.
+An entry is ``u32 size of the entry, u16 kind, u16 flags, u32 format version, u64 offset, u64 size,
+32 bytes SHA-256`` and the texts target id, symbol, format (each u16 length and UTF-8), then u16
+count and as many texts `requires`. Flag bit 0 marks a kind that a reader may skip if it does not
+know it. A newer minor version may add bytes at the end.
 
 Versions: 1.0 is the first.
 """
@@ -35,11 +37,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farm.artifact.module import MAX_REQUIRES, MAX_SECTION_BYTES
 from farm.errors import ArtifactCorrupt, ArtifactTruncated, ArtifactVersion, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAGIC = b"\x89FARM\r\n\x1a"
 MAJOR, MINOR = 1, 0
@@ -101,7 +106,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
     """
     if len(entries) > MAX_ENTRIES:
         raise InvalidInput(
-            f"artifact: too many sections ({len(entries)}); use at most {MAX_ENTRIES} in one artifact"
+            f"artifact: too many sections ({len(entries)}); use at most {MAX_ENTRIES}"
         )
     body, table = bytearray(HEADER_BYTES), bytearray()
     for entry in entries:
@@ -110,8 +115,8 @@ def encode(entries: Sequence[Entry]) -> bytes:
         body += bytes(-len(body) % ALIGN_BYTES)
         if len(body) + len(table) > MAX_FILE_BYTES or len(table) > MAX_TABLE_BYTES:
             raise InvalidInput(
-                f"artifact: too large (over {MAX_FILE_BYTES} bytes, or {MAX_TABLE_BYTES} of table); "
-                "build fewer functions or targets into one artifact"
+                f"artifact: too large (over {MAX_FILE_BYTES} bytes, or {MAX_TABLE_BYTES} of "
+                "table); build fewer functions or targets into one artifact"
             )
     length = len(body) + len(table)
     prefix = _PREFIX.pack(MAGIC, MAJOR, MINOR, len(entries), length, len(body))
@@ -185,7 +190,7 @@ def read_header(data: bytes) -> Header:
         )
     if len(data) < HEADER_BYTES:
         raise ArtifactTruncated(
-            f"artifact: shorter than its header ({len(data)} of {HEADER_BYTES} bytes); copy it again"
+            f"artifact: shorter than its header ({len(data)} bytes); copy it again"
         )
     _, major, minor, count, length, table_offset = _PREFIX.unpack_from(data)
     if major != MAJOR:

@@ -3,20 +3,24 @@
 Owns: the manifest's fields and their checks.
 Does not own: the bytes around it (`farm.artifact.container`).
 
-Invariant: `decode_manifest(encode_manifest(m)) == m`; a manifest that does not obey its own limits is corrupt.
+Invariant: `decode_manifest(encode_manifest(m)) == m`; a manifest that does not obey its own limits
+is corrupt.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from farm.artifact.abi import ABI_VERSION
 from farm.artifact.module import SectionKey
 from farm.artifact.signature import Signature
 from farm.core.digest import canonical_json
 from farm.errors import ArtifactCorrupt, ArtifactVersion, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_MANIFEST_BYTES = 1 << 26
 
@@ -71,8 +75,8 @@ def decode_manifest(data: bytes) -> Manifest:
         raise _corrupt("abi is no integer")
     if abi != ABI_VERSION:
         raise ArtifactVersion(
-            f"artifact: built for ABI {abi} (this version knows {ABI_VERSION}); update kernel-farm or "
-            "build it again"
+            f"artifact: built for ABI {abi} (this version knows {ABI_VERSION}); update kernel-farm "
+            "or build it again"
         )
     try:
         symbols = {

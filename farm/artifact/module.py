@@ -49,7 +49,8 @@ class BuiltModule:
     kind
         ``device``: the function itself. ``host``: the stub that launches an accelerator's function.
     symbol
-        Linker symbol: the public name, or `farm.artifact.abi.private_symbol` of a private helper's name.
+        Linker symbol: the public name, or `farm.artifact.abi.private_symbol` of a private helper's
+        name.
     target
         Canonical text of the target that it was compiled for; of target_host for a ``host`` module.
     format, format_version
@@ -96,7 +97,7 @@ class Section:
         check_fields(self)
         if not _TARGET_ID.fullmatch(self.target_id):
             raise InvalidInput(
-                f"section {self.symbol}: malformed target id ({self.target_id[:80]!r}); use Target.id"
+                f"{self.symbol}: malformed target id ({self.target_id[:40]!r}); use Target.id"
             )
 
     @property
@@ -127,8 +128,8 @@ def check_fields(module: BuiltModule | Section) -> None:
             )
     if not _FORMAT.fullmatch(module.format) or not 0 <= module.format_version < 1 << 16:
         raise InvalidInput(
-            f"{subject}: bad format ({module.format[:80]!r} version {module.format_version}); use a "
-            "lower-case name and a version below 65536"
+            f"{subject}: bad format ({module.format[:80]!r} version {module.format_version}); use "
+            "a lower-case name and a version below 65536"
         )
     if not 1 <= len(module.data) <= MAX_SECTION_BYTES:
         raise InvalidInput(

@@ -1,7 +1,7 @@
 """Signatures: what a compiled function takes and gives, and checking arrays against it.
 
-Owns: the canonical JSON form that travels in artifacts and on the wire, and the checks of a call's arrays.
-Does not own: the calling convention (`farm.artifact.abi`) or moving data (`farm.runtime`).
+Owns: the canonical JSON form that travels in artifacts and on the wire, and the checks of a call's
+arrays. Does not own: the calling convention (`farm.artifact.abi`) or moving data (`farm.runtime`).
 
 Invariant: a `Signature` that exists is valid, and `Signature.from_json(s.to_json()) == s`.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,9 @@ import numpy.typing as npt
 from farm.artifact.abi import DTYPES
 from farm.core.digest import canonical_json
 from farm.errors import InvalidArguments, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Role = Literal["input", "output", "inout"]
 ROLES: tuple[str, ...] = ("input", "output", "inout")
@@ -84,8 +86,8 @@ class ParamSpec:
     def _check_shape(self) -> None:
         if len(self.shape) > MAX_NDIM or any(extent < 1 for extent in self.shape):
             raise InvalidInput(
-                f"parameter {self.name}: bad shape ({list(self.shape)[: MAX_NDIM + 1]}); use at most "
-                f"{MAX_NDIM} extents, each >= 1"
+                f"parameter {self.name}: bad shape ({list(self.shape)[: MAX_NDIM + 1]}); use at "
+                f"most {MAX_NDIM} extents, each >= 1"
             )
         if self.size_bytes > MAX_TENSOR_BYTES:
             raise InvalidInput(
@@ -220,15 +222,15 @@ def _param_from_object(value: object) -> ParamSpec:
 
 
 def check_inputs(symbol: str, signature: Signature, arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Check a call's arrays: one for each input or inout parameter, in order, of its dtype and shape.
+    """Check a call's arrays: one for each input or inout parameter, of its dtype and shape.
 
     Nothing is converted: a wrong dtype is an error, not a cast.
 
     Raises
     ------
     InvalidArguments
-        The count, a type, a dtype or a shape is wrong; the message names the argument, and ``details`` holds
-        ``argument``, ``has`` and ``needs``.
+        The count, a type, a dtype or a shape is wrong; the message names the argument, and
+        ``details`` holds ``argument``, ``has`` and ``needs``.
     """
     specs = signature.inputs
     if len(arrays) != len(specs):
