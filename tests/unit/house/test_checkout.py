@@ -19,7 +19,7 @@ PROMISED = {
 # Written so that this file does not contain what it looks for.
 PRIVATE = re.compile(
     r"/(?:home|Users)/[\w.-]+/"
-    r"|/root/"
+    r"|(?<!\w)/[r]oot/"
     r"|py" + r"pi\.org|pythonhosted\.org|registry\.npmjs\.org|crates\.io/api|proxy\.golang\.org"
     r"|https?://\S+/simple\b"
 )
