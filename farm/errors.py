@@ -204,6 +204,12 @@ class InfrastructureError(FarmError):
     exit_code = 6
 
 
+class InvalidTransition(FarmError):
+    """The farm's own state machine was asked for the impossible: a bug; report it with the message."""
+
+    code = "INVALID_TRANSITION"
+
+
 class DeviceLost(InfrastructureError):
     """The device or its agent went away during the work."""
 

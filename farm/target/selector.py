@@ -57,7 +57,9 @@ class Selector:
                 )
             terms.append(Term(match["key"], match["value"], match["op"] == "!="))
         if len(terms) > MAX_TERMS:
-            raise InvalidSelector(f"selector: too many terms ({len(terms)}); use at most {MAX_TERMS}")
+            raise InvalidSelector(
+                f"selector: too many terms ({len(terms)}); use at most {MAX_TERMS}"
+            )
         return Selector(tuple(terms))
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from farm.ea.config import config_named
+from farm.ea.config import find_config
 from farm.errors import InvalidTarget
 from farm.target import host
 
@@ -52,9 +52,13 @@ class Target:
             match = _OPTION.fullmatch(word)
             if not match or match[1] not in kind.options:
                 known = ", ".join(f"-{name}=" for name in kind.options)
-                raise InvalidTarget(f"target {kind.name}: unknown option ({word!r}); known: {known}")
+                raise InvalidTarget(
+                    f"target {kind.name}: unknown option ({word!r}); known: {known}"
+                )
             if match[1] in given:
-                raise InvalidTarget(f"target {kind.name}: -{match[1]} given twice ({text!r}); keep one")
+                raise InvalidTarget(
+                    f"target {kind.name}: -{match[1]} given twice ({text!r}); keep one"
+                )
             given[match[1]] = match[2]
         return Target(kind.name, kind.complete(given))
 
@@ -119,7 +123,9 @@ def _complete_llvm(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
         triple, default_cpu = _canonical_triple(triple), "generic"
     cpu = given.get("mcpu", default_cpu)
     if not _NAME.fullmatch(cpu):
-        raise InvalidTarget(f"target llvm: malformed CPU name ({cpu!r}); use a name such as cortex-a72")
+        raise InvalidTarget(
+            f"target llvm: malformed CPU name ({cpu!r}); use a name such as cortex-a72"
+        )
     options = [("mtriple", triple), ("mcpu", cpu)]
     if "mattr" in given:
         options.append(("mattr", _canonical_features(given["mattr"])))
@@ -167,7 +173,7 @@ def _llvm_requires(target: Target) -> set[str]:
 
 def _complete_ea(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
     name = given.get("config", "ea16")
-    config_named(name)  # raises InvalidTarget and lists the known ones
+    find_config(name)  # raises InvalidTarget and lists the known ones
     return (("config", name),)
 
 
@@ -188,7 +194,7 @@ KINDS: dict[str, TargetKind] = {
             accelerator=True,
             complete=_complete_ea,
             requires=lambda target: {f"ea-config:{target.option('config')}"},
-            identity=lambda target: config_named(target.option("config") or "").config_id,
+            identity=lambda target: find_config(target.option("config") or "").config_id,
         ),
     )
 }

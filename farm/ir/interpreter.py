@@ -1,0 +1,399 @@
+"""The plain interpreter: the oracle that every code generator is tested against.
+
+Owns: what a function means, element by element, as the docstring of `farm.ir.expr` says.
+Does not own: speed, targets or layouts.
+
+Invariant: an element that was never written is never read without an error.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from farm.errors import InvalidArguments, InvalidFunction, UndefinedReference
+from farm.ir.buffer import Buffer
+from farm.ir.dtype import DType, Kind
+from farm.ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Math,
+    MathOp,
+    Scalar,
+    Select,
+    Var,
+)
+from farm.ir.function import Function, Role
+from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
+
+Env = dict[str, int]
+Memory = dict[str, list[Any]]
+Thunk = Callable[[Env], Any]
+Action = Callable[[Env], None]
+
+_F32 = struct.Struct("<f")
+
+
+def interpret(
+    function: Function,
+    inputs: Sequence[np.ndarray[Any, Any]],
+    library: Mapping[str, Function] | None = None,
+) -> tuple[np.ndarray[Any, Any], ...]:
+    """Run a function on arrays.
+
+    Parameters
+    ----------
+    inputs
+        One array for each input or inout parameter, in order, of exactly its dtype and shape. They are not changed.
+    library
+        Functions that this one may call, by name.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        One new array for each output or inout parameter, in order.
+
+    Raises
+    ------
+    InvalidArguments
+        An array has another dtype or shape.
+    InvalidFunction
+        An element is read, or returned, that was never written.
+    UndefinedReference
+        A callee is not in the library.
+    """
+    given = iter(inputs)
+    wanted = sum(param.role is not Role.OUTPUT for param in function.params)
+    if len(inputs) != wanted:
+        raise InvalidArguments(
+            f"{function.name}: {len(inputs)} arrays; pass {wanted} (inputs and inouts)"
+        )
+    memory: Memory = {}
+    for param in function.params:
+        fresh = param.role is Role.OUTPUT
+        memory[param.buffer.name] = (
+            [None] * param.buffer.elements
+            if fresh
+            else _elements(function.name, param.buffer, next(given))
+        )
+    _run(function, memory, library or {})
+    return tuple(
+        _array(function.name, param.buffer, memory[param.buffer.name])
+        for param in function.params
+        if param.role is not Role.INPUT
+    )
+
+
+def _elements(name: str, buffer: Buffer, array: np.ndarray[Any, Any]) -> list[Any]:
+    if array.dtype != buffer.dtype.numpy or array.shape != buffer.shape:
+        raise InvalidArguments(
+            f"{name}: argument {buffer.name} is {array.dtype}{list(array.shape)}; "
+            f"pass {buffer.dtype}{list(buffer.shape)}"
+        )
+    flat: list[Any] = array.reshape(-1).tolist()
+    return flat
+
+
+def _array(name: str, buffer: Buffer, elements: list[Any]) -> np.ndarray[Any, Any]:
+    if None in elements:
+        raise InvalidFunction(
+            f"function {name}: {buffer.name} element {elements.index(None)} (flat) is never written; "
+            f"make its loops cover the buffer"
+        )
+    return np.array(elements, dtype=buffer.dtype.numpy).reshape(buffer.shape)
+
+
+def _run(function: Function, memory: Memory, library: Mapping[str, Function]) -> None:
+    _Compiler(function, memory, library).stmt(function.body)({})
+
+
+class _Compiler:
+    """Turns nodes into Python closures once, so that loops do not look at node types again."""
+
+    def __init__(self, function: Function, memory: Memory, library: Mapping[str, Function]) -> None:
+        self.function = function
+        self.memory = memory
+        self.library = library
+
+    def stmt(self, stmt: Stmt) -> Action:
+        """Return a closure that runs a statement."""
+        match stmt:
+            case For(var, extent, body):
+                return _loop(var.name, extent, self.stmt(body))
+            case Store(buffer, indices, value):
+                return self._store(buffer, self._offset(buffer, indices), self.expr(value))
+            case If(condition, then_body, else_body):
+                otherwise = self.stmt(else_body) if else_body is not None else _nothing
+                return _branch(self.expr(condition), self.stmt(then_body), otherwise)
+            case Block(stmts):
+                return _sequence([self.stmt(inner) for inner in stmts])
+            case Allocate(buffer, body):
+                self.memory[buffer.name] = [None] * buffer.elements
+                return self._allocate(buffer, self.stmt(body))
+            case Call():
+                return self._call(stmt)
+            case _:
+                raise AssertionError(f"unknown statement {type(stmt).__name__}")
+
+    def _store(self, buffer: Buffer, offset: Thunk, value: Thunk) -> Action:
+        elements = self.memory[buffer.name]
+
+        def store(env: Env) -> None:
+            elements[offset(env)] = value(env)
+
+        return store
+
+    def _allocate(self, buffer: Buffer, body: Action) -> Action:
+        elements = self.memory[buffer.name]
+
+        def allocate(env: Env) -> None:
+            elements[:] = [None] * len(elements)
+            body(env)
+
+        return allocate
+
+    def _call(self, stmt: Call) -> Action:
+        callee = self.library.get(stmt.callee)
+        if callee is None:
+            raise UndefinedReference(
+                f"function {self.function.name}: calls {stmt.callee}, which is not there; add it"
+            )
+        outer = [self.memory[buffer.name] for buffer in stmt.buffers]
+        _check_call(self.function.name, callee, stmt.buffers)
+
+        def call(env: Env) -> None:
+            memory = {p.buffer.name: e for p, e in zip(callee.params, outer, strict=True)}
+            _run(callee, memory, self.library)
+
+        return call
+
+    def _offset(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Thunk:
+        thunks = [self.expr(index) for index in indices]
+        if len(thunks) == 1:
+            return thunks[0]
+        if len(thunks) == 2:
+            row, column, width = *thunks, buffer.shape[1]
+            return lambda env: row(env) * width + column(env)
+        strides = [math.prod(buffer.shape[axis + 1 :]) for axis in range(len(thunks))]
+        pairs = list(zip(thunks, strides, strict=True))
+        return lambda env: sum(thunk(env) * stride for thunk, stride in pairs)
+
+    def expr(self, expr: Expr) -> Thunk:
+        """Return a closure that computes an expression."""
+        match expr:
+            case Const(value):
+                return lambda env: value
+            case Var(name):
+                return operator.itemgetter(name)
+            case Load(buffer, indices):
+                return self._load(buffer, self._offset(buffer, indices))
+            case Select(condition, if_true, if_false):
+                test, a, b = self.expr(condition), self.expr(if_true), self.expr(if_false)
+                return lambda env: a(env) if test(env) else b(env)
+            case Cast(dtype, value):
+                return _apply(caster(value.dtype, dtype), self.expr(value))
+            case Math(op, value):
+                return _apply(math_function(op, expr.dtype), self.expr(value))
+            case Compare(compare, left, right):
+                return _combine(getattr(operator, compare.value), self.expr(left), self.expr(right))
+            case Binary(op, left, right):
+                return _combine(binary_function(op, expr.dtype), self.expr(left), self.expr(right))
+            case _:
+                raise AssertionError(f"unknown expression {type(expr).__name__}")
+
+    def _load(self, buffer: Buffer, offset: Thunk) -> Thunk:
+        elements, name = self.memory[buffer.name], self.function.name
+
+        def load(env: Env) -> Any:  # noqa: ANN401 - bool, int or float
+            value = elements[offset(env)]
+            if value is None:
+                raise InvalidFunction(
+                    f"function {name}: reads {buffer.name} element {offset(env)} (flat) before it is written"
+                )
+            return value
+
+        return load
+
+
+def _check_call(caller: str, callee: Function, buffers: tuple[Buffer, ...]) -> None:
+    wanted = [(param.buffer.dtype, param.buffer.shape) for param in callee.params]
+    given = [(buffer.dtype, buffer.shape) for buffer in buffers]
+    if wanted != given:
+        raise InvalidFunction(
+            f"function {caller}: call {callee.name} passes {_types(given)}; it takes {_types(wanted)}"
+        )
+
+
+def _types(types: list[tuple[DType, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for dtype, shape in types)
+
+
+def _nothing(env: Env) -> None:
+    pass
+
+
+def _loop(name: str, extent: int, body: Action) -> Action:
+    def loop(env: Env) -> None:
+        for value in range(extent):
+            env[name] = value
+            body(env)
+
+    return loop
+
+
+def _branch(test: Thunk, then: Action, otherwise: Action) -> Action:
+    def branch(env: Env) -> None:
+        (then if test(env) else otherwise)(env)
+
+    return branch
+
+
+def _sequence(actions: list[Action]) -> Action:
+    def sequence(env: Env) -> None:
+        for action in actions:
+            action(env)
+
+    return sequence
+
+
+def _apply(function: Callable[[Any], Any], value: Thunk) -> Thunk:
+    return lambda env: function(value(env))
+
+
+def _combine(function: Callable[[Any, Any], Any], a: Thunk, b: Thunk) -> Thunk:
+    return lambda env: function(a(env), b(env))
+
+
+def wrap(value: int, dtype: DType) -> int:
+    """Return the value of an integer type that equals `value` modulo 2**bits."""
+    low = value & ((1 << dtype.bits) - 1)
+    return low - (1 << dtype.bits) if dtype.kind is Kind.INT and low >> (dtype.bits - 1) else low
+
+
+def round_float(value: float, dtype: DType) -> float:
+    """Return the float of `dtype` nearest to `value`."""
+    if dtype is DType.FLOAT64:
+        return value
+    try:
+        rounded: float = _F32.unpack(_F32.pack(value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+_INTEGER: dict[BinaryOp, Callable[[int, int], int]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.FLOORDIV: lambda a, b: a // b if b else 0,
+    BinaryOp.FLOORMOD: lambda a, b: a % b if b else 0,
+    BinaryOp.AND: operator.and_,
+    BinaryOp.OR: operator.or_,
+    BinaryOp.XOR: operator.xor,
+}
+
+
+def _divide(a: float, b: float) -> float:
+    if b:
+        return a / b
+    if a == 0 or math.isnan(a) or math.isnan(b):
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+_FLOAT: dict[BinaryOp, Callable[[float, float], float]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.DIV: _divide,
+}
+
+
+def binary_function(op: BinaryOp, dtype: DType) -> Callable[[Any, Any], Scalar]:
+    """Return the operation on Python numbers.
+
+    Notes
+    -----
+    float32 results are computed in float64 and rounded once: for these operations that equals float32 arithmetic
+    (Figueroa, "When is double rounding innocuous?", 1995).
+    """
+    if op is BinaryOp.MIN:
+        return lambda a, b: a if a < b else b
+    if op is BinaryOp.MAX:
+        return lambda a, b: a if a > b else b
+    if dtype.is_float:
+        function = _FLOAT[op]
+        return (
+            function if dtype is DType.FLOAT64 else lambda a, b: round_float(function(a, b), dtype)
+        )
+    mask = dtype.bits - 1
+    if op is BinaryOp.SHL:
+        return lambda a, b: wrap(a << (b & mask), dtype)
+    if op is BinaryOp.SHR:
+        return lambda a, b: a >> (b & mask)
+    exact = _INTEGER[op]
+    if dtype is DType.BOOL:
+        return exact
+    low, high = dtype.min, dtype.max
+
+    def wrapped(a: int, b: int) -> int:
+        value = exact(a, b)
+        return value if low <= value <= high else wrap(value, dtype)
+
+    return wrapped
+
+
+def caster(source: DType, dtype: DType) -> Callable[[Any], Scalar]:
+    """Return the conversion of Python numbers of `source` to `dtype`."""
+    if dtype is DType.BOOL:
+        return bool
+    if dtype.is_float:
+        if source.is_float:
+            return lambda value: round_float(value, dtype)
+        # through numpy: an int64 does not fit a float64 on its way to float32
+        return lambda value: float(dtype.numpy.type(source.numpy.type(value)))
+    if source.is_float:
+        low, high = dtype.min, dtype.max
+        return lambda value: _saturate(value, low, high)
+    return lambda value: wrap(int(value), dtype)
+
+
+def _saturate(value: float, low: int, high: int) -> int:
+    if math.isnan(value):
+        return 0
+    return low if value <= low else high if value >= high else int(value)
+
+
+_MATH: dict[MathOp, Callable[[float], float]] = {
+    MathOp.EXP: math.exp,
+    MathOp.SQRT: math.sqrt,
+    MathOp.TANH: math.tanh,
+    MathOp.FLOOR: math.floor,
+}
+
+
+def math_function(op: MathOp, dtype: DType) -> Callable[[float], float]:
+    """Return the function on Python floats: computed in float64, rounded once."""
+    function = _MATH[op]
+
+    def compute(value: float) -> float:
+        if math.isnan(value) or (op is MathOp.FLOOR and (math.isinf(value) or value == 0)):
+            return value
+        if op is MathOp.SQRT and value < 0:
+            return math.nan
+        try:
+            return round_float(float(function(value)), dtype)
+        except OverflowError:
+            return math.inf
+
+    return compute

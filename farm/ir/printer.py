@@ -1,0 +1,126 @@
+"""The text form of functions, for people, error messages and golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from farm.ir.buffer import Buffer
+from farm.ir.dtype import DType
+from farm.ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Math, Select, Var
+from farm.ir.function import Function
+from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
+
+INFIX = {
+    BinaryOp.ADD: "+",
+    BinaryOp.SUB: "-",
+    BinaryOp.MUL: "*",
+    BinaryOp.DIV: "/",
+    BinaryOp.FLOORDIV: "//",
+    BinaryOp.FLOORMOD: "%",
+    BinaryOp.AND: "&",
+    BinaryOp.OR: "|",
+    BinaryOp.XOR: "^",
+    BinaryOp.SHL: "<<",
+    BinaryOp.SHR: ">>",
+}
+COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def print_function(function: Function) -> str:
+    """Return the text of a function, ending with a newline.
+
+    Examples
+    --------
+    >>> import farm.te as te
+    >>> a = te.placeholder((4,), "int32", name="a")
+    >>> b = te.compute((4,), lambda i: a[i] + 1, name="b")
+    >>> print(te.function("inc", [a, b]), end="")
+    func inc(a: int32[4] input, b: int32[4] output) {
+      for i in 4 {
+        b[i] = (a[i] + int32(1))
+      }
+    }
+    """
+    params = ", ".join(f"{print_buffer(p.buffer)} {p.role.value}" for p in function.params)
+    private = "private " if function.private else ""
+    place = f" on {function.target!r}" if function.target else ""
+    lines = [
+        f"{private}func {function.name}({params}){place} {{",
+        *_lines(function.body, 1),
+        "}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def print_buffer(buffer: Buffer) -> str:
+    """Return ``name: dtype[extents]``, with the alignment where it is not the element's size."""
+    text = f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+    if buffer.align_bytes != buffer.dtype.size_bytes:
+        text += f" align {buffer.align_bytes}"
+    return text
+
+
+def print_expr(expr: Expr) -> str:
+    """Return the text of an expression; every operation has its own parentheses, every constant its type."""
+    match expr:
+        case Const(value, dtype):
+            return _print_const(value, dtype)
+        case Var(name):
+            return name
+        case Load(buffer, indices):
+            return _print_element(buffer, indices)
+        case Binary(op, a, b) if op in INFIX:
+            return f"({print_expr(a)} {INFIX[op]} {print_expr(b)})"
+        case Compare(compare, a, b):
+            return f"({print_expr(a)} {COMPARE[compare.value]} {print_expr(b)})"
+        case Cast(dtype, value):
+            return f"cast({dtype}, {print_expr(value)})"
+        case Select():
+            name = "select"
+        case Binary(op) | Math(op):
+            name = op.value
+        case _:
+            raise AssertionError(f"unknown expression {type(expr).__name__}")
+    return f"{name}({', '.join(map(print_expr, expr.children()))})"
+
+
+def _print_const(value: object, dtype: DType) -> str:
+    if dtype is DType.INT64:
+        return str(value)
+    if dtype is DType.BOOL:
+        return "true" if value else "false"
+    return f"{dtype}({value!r})"
+
+
+def _print_element(buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    return f"{buffer.name}[{', '.join(map(print_expr, indices))}]"
+
+
+def _lines(stmt: Stmt, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    match stmt:
+        case For(var, extent, body):
+            yield f"{pad}for {var.name} in {extent} {{"
+            yield from _lines(body, depth + 1)
+            yield f"{pad}}}"
+        case Allocate(buffer, body):
+            yield f"{pad}alloc {print_buffer(buffer)} {{"
+            yield from _lines(body, depth + 1)
+            yield f"{pad}}}"
+        case Store(buffer, indices, value):
+            yield f"{pad}{_print_element(buffer, indices)} = {print_expr(value)}"
+        case If(condition, then_body, else_body):
+            yield f"{pad}if {print_expr(condition)} {{"
+            yield from _lines(then_body, depth + 1)
+            if else_body is not None:
+                yield f"{pad}}} else {{"
+                yield from _lines(else_body, depth + 1)
+            yield f"{pad}}}"
+        case Block(stmts):
+            for inner in stmts:
+                yield from _lines(inner, depth)
+        case Call(callee, buffers):
+            yield f"{pad}call {callee}({', '.join(buffer.name for buffer in buffers)})"
+        case _:
+            raise AssertionError(f"unknown statement {type(stmt).__name__}")

@@ -1,0 +1,201 @@
+"""The verifier: what a function must fulfil before anything is done with it.
+
+Invariant: a function that passes never reads or writes outside a buffer, whatever its inputs hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from farm.errors import InvalidFunction
+from farm.ir.bounds import Facts, Interval, assume, interval
+from farm.ir.buffer import Buffer, check_name
+from farm.ir.dtype import DType
+from farm.ir.expr import Expr, Load, Select, Var
+from farm.ir.function import Function, Role
+from farm.ir.printer import print_expr
+from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
+
+MAX_PARAMS = 64
+MAX_DEPTH = 100
+MAX_NODES = 200_000
+
+
+def verify(function: Function) -> None:
+    """Check every rule of the IR.
+
+    Raises
+    ------
+    InvalidFunction
+        The message names the function, the place in the user's source if known, and the rule.
+    """
+    if not 1 <= len(function.params) <= MAX_PARAMS:
+        raise InvalidFunction(
+            f"function {function.name}: {len(function.params)} parameters; use 1 to {MAX_PARAMS}"
+        )
+    if all(param.role is Role.INPUT for param in function.params):
+        raise InvalidFunction(
+            f"function {function.name}: no output parameter; list a computed buffer"
+        )
+    check = _Check(function)
+    for param in function.params:
+        check.declare(param.buffer.name)
+        check.buffers[param.buffer.name] = param.buffer
+        if param.role is not Role.OUTPUT:
+            check.written.add(param.buffer.name)
+    check.stmt(function.body, {}, 0)
+    for param in function.params:
+        if param.buffer.name not in check.written:
+            raise InvalidFunction(
+                f"function {function.name}: output {param.buffer.name} is never written; drop it or store to it"
+            )
+
+
+@dataclass
+class _Check:
+    """The walk over one function: names in scope and buffers written so far, in program order."""
+
+    function: Function
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+    nodes: int = 0
+    at: Stmt | None = None
+
+    def fail(self, problem: str) -> InvalidFunction:
+        """Make the error for a broken rule at the current statement."""
+        where = f" at {self.at.span}" if self.at is not None and self.at.span else ""
+        return InvalidFunction(f"function {self.function.name}{where}: {problem}")
+
+    def declare(self, name: str) -> None:
+        """Take a name for a buffer or variable, once in a function."""
+        check_name("name", name)
+        if name in self.names:
+            raise self.fail(f"name {name} is declared twice; rename one")
+        self.names.add(name)
+
+    def count(self, depth: int) -> None:
+        """Count one node against the limits."""
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
+            raise self.fail(
+                f"too large (over {MAX_NODES} nodes or nested over {MAX_DEPTH} deep); split it"
+            )
+
+    def stmt(self, stmt: Stmt, facts: Facts, depth: int) -> None:
+        """Check one statement and all below it."""
+        self.at = stmt
+        self.count(depth)
+        match stmt:
+            case For(var, extent, body):
+                if extent < 1:
+                    raise self.fail(f"loop {var.name}: extent {extent}; use at least 1")
+                self.declare(var.name)
+                self.stmt(body, {**facts, var: Interval(0, extent - 1)}, depth + 1)
+            case Store():
+                self.store(stmt, facts, depth)
+            case If():
+                self.if_then(stmt, facts, depth)
+            case Block(stmts):
+                for inner in stmts:
+                    self.stmt(inner, facts, depth + 1)
+            case Allocate(buffer, body):
+                self.declare(buffer.name)
+                self.buffers[buffer.name] = buffer
+                self.stmt(body, facts, depth + 1)
+                del self.buffers[buffer.name]
+            case Call():
+                self.call(stmt)
+            case _:
+                raise self.fail(f"unknown statement {type(stmt).__name__}")
+
+    def store(self, stmt: Store, facts: Facts, depth: int) -> None:
+        """Check a store: scope, role, type, bounds."""
+        self.access(stmt.buffer, stmt.indices, facts, depth)
+        self.expr(stmt.value, facts, depth + 1)
+        if stmt.value.dtype is not stmt.buffer.dtype:
+            raise self.fail(
+                f"{stmt.buffer.name} holds {stmt.buffer.dtype} but {stmt.value.dtype} is stored; "
+                f"use .astype('{stmt.buffer.dtype}')"
+            )
+        self.write(stmt.buffer)
+
+    def write(self, buffer: Buffer) -> None:
+        """Note that a buffer is written; inputs must not be."""
+        roles = {param.buffer.name: param.role for param in self.function.params}
+        if roles.get(buffer.name) is Role.INPUT:
+            raise self.fail(f"input {buffer.name} is written; make it an inout or store elsewhere")
+        self.written.add(buffer.name)
+
+    def if_then(self, stmt: If, facts: Facts, depth: int) -> None:
+        """Check both branches under what the condition tells."""
+        self.expr(stmt.condition, facts, depth + 1)
+        if stmt.condition.dtype is not DType.BOOL:
+            raise self.fail(f"if: condition is {stmt.condition.dtype}; compare something")
+        self.stmt(stmt.then_body, assume(stmt.condition, facts), depth + 1)
+        if stmt.else_body is not None:
+            self.stmt(stmt.else_body, assume(stmt.condition, facts, holds=False), depth + 1)
+
+    def call(self, stmt: Call) -> None:
+        """Check a call: scope, no buffer twice (callees may assume that arguments do not overlap)."""
+        check_name("callee", stmt.callee)
+        names = [buffer.name for buffer in stmt.buffers]
+        for buffer in stmt.buffers:
+            self.in_scope(buffer)
+        if len(set(names)) != len(names):
+            raise self.fail(
+                f"call {stmt.callee}: a buffer is passed twice ({', '.join(names)}); copy it first"
+            )
+        inputs = {param.buffer.name for param in self.function.params if param.role is Role.INPUT}
+        self.written.update(name for name in names if name not in inputs)
+
+    def in_scope(self, buffer: Buffer) -> None:
+        """Refuse a buffer that is not declared around here, or differs from its declaration."""
+        if self.buffers.get(buffer.name) != buffer:
+            raise self.fail(
+                f"buffer {buffer.name} is not in scope; list it in te.function's buffers"
+            )
+
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...], facts: Facts, depth: int) -> None:
+        """Check one element access: scope, rank, index type, bounds."""
+        self.in_scope(buffer)
+        if len(indices) != len(buffer.shape):
+            raise self.fail(
+                f"{buffer.name} has rank {len(buffer.shape)} but {len(indices)} indices"
+            )
+        for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+            self.expr(index, facts, depth + 1)
+            if index.dtype is not DType.INT64:
+                raise self.fail(
+                    f"{buffer.name}: index {axis} is {index.dtype}; use .astype('int64')"
+                )
+            found = interval(index, facts)
+            if found.low <= found.high and not found.within(Interval(0, extent - 1)):
+                raise self.fail(
+                    f"{buffer.name}: index {axis} is {print_expr(index)}, from {found.low} to {found.high}, "
+                    f"outside 0 to {extent - 1}; guard it with te.where, or clamp it"
+                )
+
+    def expr(self, expr: Expr, facts: Facts, depth: int) -> None:
+        """Check one expression and all below it."""
+        self.count(depth)
+        match expr:
+            case Var():
+                if expr not in facts:
+                    raise self.fail(f"variable {expr.name} is used outside its loop")
+            case Load(buffer, indices):
+                self.access(buffer, indices, facts, depth)
+                if buffer.name not in self.written:
+                    raise self.fail(f"{buffer.name} is read before anything is written to it")
+            case Select(condition, a, b):
+                self.expr(condition, facts, depth + 1)
+                self.expr(a, assume(condition, facts), depth + 1)
+                self.expr(b, assume(condition, facts, holds=False), depth + 1)
+            case _:
+                self.all(expr.children(), facts, depth + 1)
+
+    def all(self, exprs: Iterable[Expr], facts: Facts, depth: int) -> None:
+        """Check several expressions."""
+        for expr in exprs:
+            self.expr(expr, facts, depth)

@@ -1,0 +1,315 @@
+"""Functions as protobuf, and the digest of their canonical form.
+
+Invariant: `from_proto(to_proto(f)) == f` for every function that verifies; bytes from outside are verified.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from farm.api.v1 import ir_pb2 as pb
+from farm.core.digest import Digest, digest_of
+from farm.errors import InvalidFunction
+from farm.ir.buffer import Buffer
+from farm.ir.canonical import canonicalise
+from farm.ir.dtype import DType, Kind, as_dtype
+from farm.ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Math,
+    MathOp,
+    Select,
+    Var,
+    const,
+)
+from farm.ir.function import Function, Param, Role
+from farm.ir.stmt import Allocate, Block, Call, For, If, Span, Stmt, Store
+from farm.ir.verifier import MAX_DEPTH, verify
+
+MAX_BYTES = 16 << 20
+
+_ROLES = {Role.INPUT: pb.ROLE_INPUT, Role.OUTPUT: pb.ROLE_OUTPUT, Role.INOUT: pb.ROLE_INOUT}
+_ROLES_BACK = {value: role for role, value in _ROLES.items()}
+
+
+def serialise(function: Function) -> bytes:
+    """Return the canonical form of a function as bytes: equal functions give equal bytes."""
+    return to_proto(canonicalise(function)).SerializeToString(deterministic=True)
+
+
+def function_digest(function: Function) -> Digest:
+    """Return the digest of the canonical form: what content-addresses a function."""
+    return digest_of(serialise(function))
+
+
+def parse(data: bytes) -> Function:
+    """Read and verify a function from bytes.
+
+    Raises
+    ------
+    InvalidFunction
+        The bytes are no function, are too large, or the function breaks a rule of the IR.
+    """
+    if len(data) > MAX_BYTES:
+        raise InvalidFunction(f"function: {len(data)} bytes; use at most {MAX_BYTES}")
+    try:
+        message = pb.Function.FromString(data)
+    except DecodeError as error:
+        raise InvalidFunction(
+            f"function: not a farm.api.v1.Function ({error}); send its bytes"
+        ) from None
+    function = from_proto(message)
+    verify(function)
+    return function
+
+
+def to_proto(function: Function) -> pb.Function:
+    """Return the message of a function, spans included."""
+    return pb.Function(
+        name=function.name,
+        params=[pb.Param(buffer=_buffer(p.buffer), role=_ROLES[p.role]) for p in function.params],
+        body=_stmt(function.body),
+        target=function.target or "",
+        private=function.private,
+        span=_span(function.span),
+    )
+
+
+def from_proto(message: pb.Function) -> Function:
+    """Return the function of a message, well typed but not verified.
+
+    Raises
+    ------
+    InvalidFunction
+        A name, type or operation is unknown, or an expression is ill typed.
+    """
+    params = []
+    for param in message.params:
+        if param.role not in _ROLES_BACK:
+            raise InvalidFunction(
+                f"parameter: unknown role ({param.role}); use input, output or inout"
+            )
+        params.append(Param(_buffer_back(param.buffer), _ROLES_BACK[param.role]))
+    scope = {param.buffer.name: param.buffer for param in params}
+    return Function(
+        name=message.name,
+        params=tuple(params),
+        body=_Reader(scope).stmt(message.body, 0),
+        target=message.target or None,
+        private=message.private,
+        span=_span_back(message.span),
+    )
+
+
+def _span(span: Span | None) -> pb.Span | None:
+    return pb.Span(file=span.file, line=span.line) if span else None
+
+
+def _span_back(message: pb.Span) -> Span | None:
+    return Span(message.file, message.line) if message.line else None
+
+
+def _buffer(buffer: Buffer) -> pb.Buffer:
+    natural = buffer.align_bytes == buffer.dtype.size_bytes
+    return pb.Buffer(
+        name=buffer.name,
+        dtype=str(buffer.dtype),
+        shape=buffer.shape,
+        align_bytes=0 if natural else buffer.align_bytes,
+    )
+
+
+def _buffer_back(message: pb.Buffer) -> Buffer:
+    dtype = as_dtype(message.dtype)
+    return Buffer(
+        message.name, dtype, tuple(message.shape), message.align_bytes or dtype.size_bytes
+    )
+
+
+def _stmt(stmt: Stmt) -> pb.Stmt:
+    message = pb.Stmt(span=_span(stmt.span))
+    match stmt:
+        case For(var, extent, body):
+            message.for_loop.CopyFrom(pb.For(var=var.name, extent=extent, body=_stmt(body)))
+        case Store(buffer, indices, value):
+            store = pb.Store(buffer=buffer.name, indices=map(_expr, indices), value=_expr(value))
+            message.store.CopyFrom(store)
+        case If(condition, then_body, else_body):
+            message.if_then.CopyFrom(pb.If(condition=_expr(condition), then_body=_stmt(then_body)))
+            if else_body is not None:
+                message.if_then.else_body.CopyFrom(_stmt(else_body))
+        case Block(stmts):
+            message.block.CopyFrom(pb.Block(stmts=map(_stmt, stmts)))
+        case Allocate(buffer, body):
+            message.allocate.CopyFrom(pb.Allocate(buffer=_buffer(buffer), body=_stmt(body)))
+        case Call(callee, buffers):
+            message.call.CopyFrom(pb.Call(callee=callee, buffers=[b.name for b in buffers]))
+        case _:
+            raise AssertionError(f"unknown statement {type(stmt).__name__}")
+    return message
+
+
+def _expr(expr: Expr) -> pb.Expr:
+    match expr:
+        case Const():
+            return pb.Expr(const=_const(expr))
+        case Var(name):
+            return pb.Expr(var=name)
+        case Load(buffer, indices):
+            return pb.Expr(load=pb.Load(buffer=buffer.name, indices=map(_expr, indices)))
+        case Binary(op, a, b):
+            return pb.Expr(binary=pb.Binary(op=op.value, a=_expr(a), b=_expr(b)))
+        case Compare(compare, a, b):
+            return pb.Expr(compare=pb.Compare(op=compare.value, a=_expr(a), b=_expr(b)))
+        case Select(condition, a, b):
+            sides = {"if_true": _expr(a), "if_false": _expr(b)}
+            return pb.Expr(select=pb.Select(condition=_expr(condition), **sides))
+        case Cast(dtype, value):
+            return pb.Expr(cast=pb.Cast(dtype=str(dtype), value=_expr(value)))
+        case Math(function, value):
+            return pb.Expr(math=pb.Math(op=function.value, value=_expr(value)))
+        case _:
+            raise AssertionError(f"unknown expression {type(expr).__name__}")
+
+
+def _const(expr: Const) -> pb.Const:
+    if expr.dtype.is_float:
+        return pb.Const(dtype=str(expr.dtype), float_value=float(expr.value))
+    if expr.dtype.kind is Kind.UINT:
+        return pb.Const(dtype=str(expr.dtype), uint_value=int(expr.value))
+    return pb.Const(dtype=str(expr.dtype), int_value=int(expr.value))
+
+
+class _Reader:
+    """Reads statements and expressions, resolving buffer names in scope."""
+
+    def __init__(self, scope: dict[str, Buffer]) -> None:
+        self.scope = scope
+
+    def buffer(self, name: str) -> Buffer:
+        """Return the buffer that a name stands for here."""
+        if name not in self.scope:
+            raise InvalidFunction(f"buffer {name[:80]!r}: not in scope; declare it around its use")
+        return self.scope[name]
+
+    def stmt(self, message: pb.Stmt, depth: int) -> Stmt:
+        """Read one statement."""
+        _check_depth(depth)
+        span = _span_back(message.span)
+        match message.WhichOneof("kind"):
+            case "for_loop":
+                loop = message.for_loop
+                return For(Var(loop.var), loop.extent, self.stmt(loop.body, depth + 1), span=span)
+            case "store":
+                store = message.store
+                indices = tuple(self.expr(index, depth + 1) for index in store.indices)
+                return Store(
+                    self.buffer(store.buffer), indices, self.expr(store.value, depth + 1), span=span
+                )
+            case "if_then":
+                return self._if(message.if_then, span, depth)
+            case "block":
+                stmts = tuple(self.stmt(inner, depth + 1) for inner in message.block.stmts)
+                return Block(stmts, span=span)
+            case "allocate":
+                return self._allocate(message.allocate, span, depth)
+            case "call":
+                buffers = tuple(self.buffer(name) for name in message.call.buffers)
+                return Call(message.call.callee, buffers, span=span)
+            case _:
+                raise InvalidFunction("statement: empty or of an unknown kind; update the farm")
+
+    def _if(self, message: pb.If, span: Span | None, depth: int) -> If:
+        otherwise = (
+            self.stmt(message.else_body, depth + 1) if message.HasField("else_body") else None
+        )
+        return If(
+            self.expr(message.condition, depth + 1),
+            self.stmt(message.then_body, depth + 1),
+            otherwise,
+            span=span,
+        )
+
+    def _allocate(self, message: pb.Allocate, span: Span | None, depth: int) -> Allocate:
+        buffer = _buffer_back(message.buffer)
+        outer = self.scope.get(buffer.name)
+        self.scope[buffer.name] = buffer
+        body = self.stmt(message.body, depth + 1)
+        if outer is None:
+            del self.scope[buffer.name]
+        else:
+            self.scope[buffer.name] = outer
+        return Allocate(buffer, body, span=span)
+
+    def expr(self, message: pb.Expr, depth: int) -> Expr:
+        """Read one expression."""
+        _check_depth(depth)
+        match message.WhichOneof("kind"):
+            case "const":
+                return _const_back(message.const)
+            case "var":
+                return Var(message.var)
+            case "load":
+                load = message.load
+                indices = tuple(self.expr(index, depth + 1) for index in load.indices)
+                return Load(self.buffer(load.buffer), indices)
+            case "select":
+                sides = (message.select.if_true, message.select.if_false)
+                a, b = (self.expr(side, depth + 1) for side in sides)
+                return Select(self.expr(message.select.condition, depth + 1), a, b)
+            case "cast":
+                return Cast(as_dtype(message.cast.dtype), self.expr(message.cast.value, depth + 1))
+            case "math":
+                function = _enum(MathOp, message.math.op)
+                return Math(function, self.expr(message.math.value, depth + 1))
+            case "binary":
+                return Binary(
+                    _enum(BinaryOp, message.binary.op), *self._sides(message.binary, depth)
+                )
+            case "compare":
+                return Compare(
+                    _enum(CompareOp, message.compare.op), *self._sides(message.compare, depth)
+                )
+            case _:
+                raise InvalidFunction("expression: empty or of an unknown kind; update the farm")
+
+    def _sides(self, message: pb.Binary | pb.Compare, depth: int) -> tuple[Expr, Expr]:
+        return self.expr(message.a, depth + 1), self.expr(message.b, depth + 1)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > 2 * MAX_DEPTH:
+        raise InvalidFunction(f"function: nested over {2 * MAX_DEPTH} deep; split it")
+
+
+def _const_back(message: pb.Const) -> Const:
+    dtype: DType = as_dtype(message.dtype)
+    field = (
+        "float_value"
+        if dtype.is_float
+        else "uint_value"
+        if dtype.kind is Kind.UINT
+        else "int_value"
+    )
+    if message.WhichOneof("value") != field:
+        raise InvalidFunction(f"constant: {dtype} without {field}; fill it")
+    return const(getattr(message, field), dtype)
+
+
+_Op = TypeVar("_Op", BinaryOp, CompareOp, MathOp)
+
+
+def _enum(kind: type[_Op], name: str) -> _Op:
+    try:
+        return kind(name)
+    except ValueError:
+        known = ", ".join(member.value for member in kind)
+        raise InvalidFunction(f"operation: unknown ({name[:80]!r}); use one of {known}") from None

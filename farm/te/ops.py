@@ -1,0 +1,105 @@
+"""Functions that combine expressions; names as in TVM."""
+
+from __future__ import annotations
+
+from farm.errors import InvalidFunction
+from farm.ir.dtype import DType
+from farm.ir.expr import (
+    BinaryOp,
+    Expr,
+    Math,
+    MathOp,
+    Scalar,
+    Value,
+    binary,
+    select,
+)
+from farm.ir.expr import const as _const
+from farm.te.tensor import Axis, Reduce, Reducer
+
+
+def const(value: Scalar, dtype: str | DType) -> Expr:
+    """Return a constant of a type."""
+    return _const(value, dtype)
+
+
+def sum(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+    """Return the sum over axes, in the value's own type (use `astype` to widen first)."""
+    return _reduce(Reducer.SUM, value, axis)
+
+
+def max(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+    """Return the largest value over axes."""
+    return _reduce(Reducer.MAX, value, axis)
+
+
+def min(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+    """Return the smallest value over axes."""
+    return _reduce(Reducer.MIN, value, axis)
+
+
+def _reduce(reducer: Reducer, value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if not axes or value.dtype is DType.BOOL:
+        raise InvalidFunction(
+            f"{reducer.value}: of {value.dtype} over {len(axes)} axes; use numbers, one axis"
+        )
+    return Reduce(reducer, value, axes)
+
+
+def maximum(a: Value, b: Value) -> Expr:
+    """Return ``a if a > b else b``."""
+    return binary(BinaryOp.MAX, a, b)
+
+
+def minimum(a: Value, b: Value) -> Expr:
+    """Return ``a if a < b else b``."""
+    return binary(BinaryOp.MIN, a, b)
+
+
+def clip(value: Expr, low: Scalar, high: Scalar) -> Expr:
+    """Return the value, at least `low` and at most `high`."""
+    return minimum(maximum(value, low), high)
+
+
+def where(condition: Expr, if_true: Value, if_false: Value) -> Expr:
+    """Return one side or the other; only the side taken is evaluated, so it may guard an index."""
+    return select(condition, if_true, if_false)
+
+
+def exp(value: Expr) -> Expr:
+    """Return e to the power of a float."""
+    return Math(MathOp.EXP, value)
+
+
+def sqrt(value: Expr) -> Expr:
+    """Return the square root of a float; NaN for negative ones."""
+    return Math(MathOp.SQRT, value)
+
+
+def tanh(value: Expr) -> Expr:
+    """Return the hyperbolic tangent of a float."""
+    return Math(MathOp.TANH, value)
+
+
+def floor(value: Expr) -> Expr:
+    """Return the largest whole number not above a float."""
+    return Math(MathOp.FLOOR, value)
+
+
+def requantize(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """Scale an int32 by ``multiplier / 2**shift``, rounding halves up.
+
+    Parameters
+    ----------
+    value, multiplier, shift
+        int32. The shift is 2 to 62 and the result fits in 32 bits; else the result wraps around.
+
+    Notes
+    -----
+    TOSA 1.0, ``apply_scale_32`` without double rounding: ``(value * multiplier + (1 << (shift - 1))) >> shift`` in
+    64 bits.
+    """
+    wide, amount = value.astype("int64"), shift.astype("int64")
+    half = _const(1, DType.INT64) << (amount - 1)
+    return ((wide * multiplier.astype("int64") + half) >> amount).astype("int32")
