@@ -1,0 +1,43 @@
+"""Kernel Farm: build kernels for several kinds of device in one request, run and time them on the devices.
+
+Everything here is loaded when first used, so that ``import farm`` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from farm import te
+    from farm.artifact import Artifact, inspect_bytes, merge
+    from farm.build import build
+    from farm.client import connect
+    from farm.runtime import load
+    from farm.target import Target
+
+__version__ = "0.1.0"
+
+__all__ = ["Artifact", "Target", "build", "connect", "inspect_bytes", "load", "merge", "te"]
+
+_HOME = {
+    "Artifact": "farm.artifact",
+    "Target": "farm.target",
+    "build": "farm.build",
+    "connect": "farm.client",
+    "inspect_bytes": "farm.artifact",
+    "load": "farm.runtime",
+    "merge": "farm.artifact",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    if name == "te":
+        return importlib.import_module("farm.te")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'farm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -20,6 +20,7 @@ from farm.ir.dtype import DType, as_dtype
 from farm.ir.function import Function, Param, Role
 from farm.ir.interpreter import interpret
 from farm.ir.printer import print_function
+from farm.ir.signature import signature_of
 from farm.ir.verifier import verify
 from farm.ir.wire import function_digest, parse, serialise
 
@@ -35,5 +36,6 @@ __all__ = [
     "parse",
     "print_function",
     "serialise",
+    "signature_of",
     "verify",
 ]

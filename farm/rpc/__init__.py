@@ -7,8 +7,8 @@ Does not own: the services (tracker, agents, client) or the messages (`farm.api.
 Invariant: nothing but `FarmError` leaves a call made through `rpc_errors` or `farm.rpc.blobs`.
 """
 
+from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.rpc.channels import aio_channel, channel, server_options
-from farm.rpc.digests import digest_from_proto, digest_to_proto
 from farm.rpc.status import (
     abort_with,
     error_from_proto,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from farm.api.v1 import blob_pb2, blob_pb2_grpc
 from farm.core.digest import Digest, digest_of
+from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import InfrastructureError
-from farm.rpc.digests import digest_from_proto, digest_to_proto
 from farm.rpc.status import rpc_errors
 
 if TYPE_CHECKING:

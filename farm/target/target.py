@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from farm.ea.config import find_config
 from farm.errors import InvalidTarget
@@ -23,13 +23,20 @@ class Target:
     """What a function is compiled for, such as ``llvm -mtriple=aarch64-linux-gnu -mcpu=generic``.
 
     Make one with `Target.parse`; `str` gives the canonical text.
+
+    Attributes
+    ----------
+    host
+        What the code that calls this target's functions is compiled for, if the author says so. It does not change
+        the target's own code, so it counts neither in comparisons nor in the text and id.
     """
 
     kind: str
     options: tuple[tuple[str, str], ...]
+    host: Target | None = field(default=None, compare=False)
 
     @staticmethod
-    def parse(text: str) -> Target:
+    def parse(text: str, host: str | Target | None = None) -> Target:
         """Parse a target in TVM's form: a kind, then ``-option=value`` pairs; defaults are filled in.
 
         ``llvm`` alone means this machine.
@@ -60,7 +67,7 @@ class Target:
                     f"target {kind.name}: -{match[1]} given twice ({text!r}); keep one"
                 )
             given[match[1]] = match[2]
-        return Target(kind.name, kind.complete(given))
+        return Target(kind.name, kind.complete(given), None if host is None else as_target(host))
 
     def __str__(self) -> str:
         """Return the canonical text."""

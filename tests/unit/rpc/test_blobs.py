@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.digest import Digest, digest_of
+from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import InfrastructureError, InvalidInput
 from farm.rpc.blobs import CHUNK_BYTES, Assembly, digest_of_source, read_responses, write_requests
-from farm.rpc.digests import digest_from_proto, digest_to_proto
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""Building on this machine, in this process."""
+
+from __future__ import annotations
+
+from farm.artifact import Artifact, BuiltModule, assemble
+from farm.build.plan import BuildItem, Request, plan
+from farm.build.report import ItemOutcome, ItemState, Progress, failure
+from farm.codegen import compile_function
+from farm.core.clock import Clock, SystemClock
+from farm.errors import FarmError
+from farm.target import Target
+
+
+def build(
+    request: Request,
+    target_host: str | Target | None = None,
+    *,
+    variants: bool = False,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Artifact:
+    """Compile functions for one or several targets into one artifact, on this machine.
+
+    Parameters
+    ----------
+    request
+        ``{target: functions}``, ``[(target, functions)]``, or functions that carry a target.
+    target_host
+        What the code that calls accelerators is compiled for; None: the one that all targets name, else this machine.
+    variants
+        Allow one public name on several targets; the loader picks the first that a device supports.
+    keep_going
+        Go on after a failure, so that the report names everything that does not build.
+    progress
+        Called with each change of an item.
+
+    Raises
+    ------
+    FarmError
+        As `plan`; and `BuildFailed`, which reports every function that did not build.
+
+    Examples
+    --------
+    >>> import farm
+    >>> from farm import te
+    >>> x = te.placeholder((8,), "int32", name="x")
+    >>> y = te.compute((8,), lambda i: x[i] * 2, name="y")
+    >>> artifact = farm.build({"llvm": [te.function("double", [x, y])]})
+    >>> list(artifact.symbols)
+    ['double']
+    """
+    work = plan(request, target_host, variants=variants)
+    report = progress or (lambda outcome: None)
+    clock = clock or SystemClock()
+    modules: list[BuiltModule] = []
+    outcomes = [ItemOutcome(item, ItemState.QUEUED) for item in work.items]
+    for index, item in enumerate(work.items):
+        report(ItemOutcome(item, ItemState.BUILDING))
+        outcomes[index] = _compile(item, modules, clock)
+        report(outcomes[index])
+        if outcomes[index].error is not None and not keep_going:
+            break
+    failed = failure(outcomes)
+    if failed:
+        raise failed
+    return assemble(work.target_host, modules)
+
+
+def _compile(item: BuildItem, modules: list[BuiltModule], clock: Clock) -> ItemOutcome:
+    began = clock.now()
+    try:
+        modules.append(compile_function(item.code, item.kind, item.target))
+    except FarmError as error:
+        return ItemOutcome(item, ItemState.FAILED, seconds=clock.now() - began, error=error)
+    return ItemOutcome(item, ItemState.DONE, seconds=clock.now() - began)
