@@ -1,0 +1,243 @@
+"""Sessions: a client's use of one lease."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any
+
+import grpc
+
+from farm.api.v1 import lease_pb2, lease_pb2_grpc, session_pb2, session_pb2_grpc
+from farm.artifact import Artifact, Signature
+from farm.artifact.signature import check_inputs
+from farm.client.info import DeviceInfo, Timing
+from farm.client.transfer import Store
+from farm.core.wire import Array
+from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
+from farm.rpc import digest_to_proto, error_from_proto, rpc_errors
+
+DEFAULT_LIMIT_S = 30.0
+CONTROL_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right that a session rests on."""
+
+    lease_id: str
+    epoch: int
+    ttl_s: float
+
+
+class Session:
+    """A device that is yours until you close the session or its lease ends.
+
+    The lease is renewed in the background. Use it as a context manager. One call runs at a time; several threads may
+    share a session.
+    """
+
+    def __init__(
+        self, channel: grpc.Channel, store: Store, lease: Lease, device: DeviceInfo
+    ) -> None:
+        self.device = device
+        self._store = store
+        self._lease = lease
+        self._leases = lease_pb2_grpc.LeaseServiceStub(channel)
+        self._requests: queue.SimpleQueue[session_pb2.SessionRequest | None] = queue.SimpleQueue()
+        self._seq = 0
+        self._turn = threading.Lock()
+        self._closing = threading.Event()
+        stub = session_pb2_grpc.SessionServiceStub(channel)
+        self._replies = stub.Attach(iter(self._requests.get, None))
+        self._renewer = threading.Thread(target=self._renew, name="farm-renew", daemon=True)
+        self._renewer.start()
+
+    def attach(self) -> None:
+        """Say which lease this is, and wait until the device is ready."""
+        attach = session_pb2.AttachRequest(lease_id=self._lease.lease_id, epoch=self._lease.epoch)
+        self._ask(session_pb2.SessionRequest(attach=attach))
+
+    def load(self, artifact: Artifact | Path | str) -> RemoteModule:
+        """Load the slices of an artifact that this device runs.
+
+        Parameters
+        ----------
+        artifact
+            The artifact or its file; uploaded unless the farm has it.
+
+        Raises
+        ------
+        ArtifactError
+            The artifact is damaged, or `NoVariant`: it has no slice for this device.
+        """
+        digest = self._store.put_artifact(artifact)
+        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
+        reply = self._ask(session_pb2.SessionRequest(load=load)).loaded
+        functions = {
+            loaded.symbol: RemoteFunction(
+                self,
+                reply.module_id,
+                loaded.symbol,
+                loaded.target,
+                Signature.from_json(loaded.signature),
+            )
+            for loaded in reply.functions
+        }
+        return RemoteModule(self, functions)
+
+    def call(
+        self, module_id: int, symbol: str, arrays: tuple[Any, ...], repeat: int, limit_s: float
+    ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+        """Call a loaded function; returns its outputs and the times of the repeats in ns."""
+        call = session_pb2.CallRequest(
+            module_id=module_id,
+            symbol=symbol,
+            inputs=self._store.tensors(arrays),
+            repeat=repeat,
+            limit_s=limit_s,
+        )
+        reply = self._ask(session_pb2.SessionRequest(call=call)).called
+        return self._store.arrays(reply.outputs), tuple(reply.samples_ns)
+
+    def close(self) -> None:
+        """Give the device back; does nothing the second time."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._requests.put(None)
+        self._renewer.join()
+        release = lease_pb2.ReleaseRequest(lease_id=self._lease.lease_id, epoch=self._lease.epoch)
+        try:
+            with rpc_errors():
+                self._leases.Release(release, timeout=CONTROL_TIMEOUT_S)
+        finally:
+            self._replies.cancel()
+
+    def __enter__(self) -> Session:
+        """Return this session."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; a failure to give back never hides the error that ended the block."""
+        if error is None:
+            self.close()
+        else:
+            with contextlib.suppress(FarmError):
+                self.close()
+
+    def _ask(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        with self._turn:
+            if self._closing.is_set():
+                raise InvalidInput("session: it is closed; acquire the device again")
+            self._seq += 1
+            request.seq = self._seq
+            self._requests.put(request)
+            with rpc_errors():
+                reply = next(self._replies, None)
+        if reply is None or reply.seq != request.seq:
+            raise InfrastructureError("session: the tracker ended it; acquire the device again")
+        if reply.HasField("error"):
+            raise error_from_proto(reply.error)
+        return reply
+
+    def _renew(self) -> None:
+        lease = self._lease
+        request = lease_pb2.RenewRequest(
+            lease_id=lease.lease_id, epoch=lease.epoch, ttl_s=lease.ttl_s
+        )
+        while not self._closing.wait(lease.ttl_s / 3):
+            try:
+                self._leases.Renew(request, timeout=lease.ttl_s / 3)
+            except grpc.RpcError as error:
+                if isinstance(error, grpc.Call) and error.code() is not grpc.StatusCode.ABORTED:
+                    continue  # the tracker may be back before the lease ends
+                return  # fenced: the next call says so
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFunction:
+    """A function on a device; call it with one array for each input or inout parameter.
+
+    Attributes
+    ----------
+    target
+        Whose slice of the artifact serves this device.
+    """
+
+    session: Session
+    module_id: int
+    symbol: str
+    target: str
+    signature: Signature
+
+    def __call__(self, *arrays: Any, limit_s: float = DEFAULT_LIMIT_S) -> Any:  # noqa: ANN401 - one array or several
+        """Call it and return its output, or a tuple of them if it has several.
+
+        Raises
+        ------
+        InvalidArguments
+            An array does not fit the signature; nothing was sent.
+        KernelFailed
+            The kernel crashed or faulted; the session goes on.
+        TimeLimit
+            It ran longer than `limit_s`.
+        """
+        outputs, _ = self._call(arrays, 0, limit_s)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def time(self, *arrays: Any, repeat: int = 10, limit_s: float = DEFAULT_LIMIT_S) -> Timing:
+        """Call it once, then `repeat` times on the clock of the device's host."""
+        if repeat < 1:
+            raise InvalidInput(f"time: repeat is {repeat}; use at least 1")
+        _, samples_ns = self._call(arrays, repeat, limit_s)
+        return Timing(samples_ns, self.session.device.timing_class)
+
+    def _call(
+        self, arrays: tuple[Any, ...], repeat: int, limit_s: float
+    ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+        check_inputs(self.symbol, self.signature, arrays)
+        return self.session.call(self.module_id, self.symbol, arrays, repeat, limit_s)
+
+
+class RemoteModule(Mapping[str, RemoteFunction]):
+    """The functions of a loaded artifact, by name."""
+
+    def __init__(self, session: Session, functions: Mapping[str, RemoteFunction]) -> None:
+        self.session = session
+        self._functions = MappingProxyType(dict(functions))
+
+    def __getitem__(self, symbol: str) -> RemoteFunction:
+        """Return a function; raises NotFound if the artifact has none of that name."""
+        if symbol not in self._functions:
+            known = ", ".join(sorted(self._functions))
+            raise NotFound(f"function {symbol}: not in this artifact; it has {known}")
+        return self._functions[symbol]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        """Return the number of functions."""
+        return len(self._functions)
+
+    def time(
+        self,
+        symbol: str,
+        *arrays: Any,
+        repeat: int = 10,
+        limit_s: float = DEFAULT_LIMIT_S,
+    ) -> Timing:
+        """Time a function: see `RemoteFunction.time`."""
+        return self[symbol].time(*arrays, repeat=repeat, limit_s=limit_s)
