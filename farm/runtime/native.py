@@ -1,0 +1,227 @@
+"""Running compiled code in this process, linked by LLVM's ORC.
+
+Owns: linking an artifact's chosen objects into memory, calling them, timing them.
+Does not own: the choice (`farm.artifact.choice`), or surviving a kernel that crashes: it takes this
+process with it, so the agent runs this in a child that may die.
+
+Invariant: code is unmapped only after the last call returned; objects can reach nothing of this
+process but `ALLOWED_IMPORTS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from farm.artifact.abi import ALLOWED_IMPORTS, context_symbol, launch_symbol
+from farm.artifact.choice import Choice, choose, choose_private
+from farm.errors import ArtifactError, InvalidInput
+from farm.runtime.accelerator import Launcher, make_launcher
+from farm.runtime.dlpack import PackedFunction, TensorList
+from farm.runtime.elf import check_link
+from farm.runtime.interface import (
+    Array,
+    CallResult,
+    LoadedFunction,
+    LoadedModule,
+    check_call,
+    fresh_copy,
+    poisoned,
+    return_error,
+    usable_input,
+)
+from farm.target.host import host_triple
+
+if TYPE_CHECKING:
+    from farm.artifact.artifact import Artifact
+    from farm.artifact.module import Section
+    from farm.artifact.signature import ParamSpec
+
+Timer = Callable[[], int]
+"""Reads a steady clock in nanoseconds; only differences mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLoader:
+    """Loads artifacts into this process.
+
+    Parameters
+    ----------
+    targets, provides
+        What this device runs and has, as in `farm.artifact.choose`.
+    timer_ns
+        Clock of the samples.
+    """
+
+    targets: tuple[str, ...]
+    provides: frozenset[str]
+    timer_ns: Timer = time.perf_counter_ns
+
+    def load(self, artifact: Artifact) -> NativeModule:
+        """Link what this process can run of an artifact; see `Loader.load`."""
+        choices = choose(artifact, self.targets, self.provides)
+        helpers = choose_private(artifact, self.targets, self.provides)
+        objects = [choice.linked for choice in choices.values()] + list(helpers.values())
+        check_link(host_triple().partition("-")[0], objects)
+        launchers = {
+            symbol: make_launcher(choice.section, choice.signature)
+            for symbol, choice in choices.items()
+            if choice.host is not None
+        }
+        return NativeModule(choices, objects, launchers, self.timer_ns)
+
+
+def native_loader(targets: Collection[str], provides: Collection[str]) -> NativeLoader:
+    """Return a loader for this process; accelerators among `targets` are emulated."""
+    return NativeLoader(tuple(targets), frozenset(provides))
+
+
+class NativeModule(LoadedModule):
+    """An artifact linked into this process."""
+
+    def __init__(
+        self,
+        choices: Mapping[str, Choice],
+        objects: Sequence[Section],
+        launchers: Mapping[str, Launcher],
+        timer_ns: Timer,
+    ) -> None:
+        super().__init__(choices)
+        self._launchers = dict(launchers)
+        self._timer_ns = timer_ns
+        self._closed = False
+        self._jit = _jit()
+        exports = set(choices)
+        for symbol in launchers:
+            exports |= {launch_symbol(symbol), context_symbol(symbol)}
+        self._library = _link(self._jit, objects, exports)
+        self._code = {symbol: PackedFunction(self._library[symbol]) for symbol in choices}
+        for symbol, launcher in self._launchers.items():
+            _write_pointer(self._library[launch_symbol(symbol)], launcher.address)
+            _write_pointer(self._library[context_symbol(symbol)], 0)
+
+    def call(self, symbol: str, inputs: Sequence[Array], repeat: int = 0) -> CallResult:
+        """Call a function; see `LoadedModule.call`."""
+        if self._closed:
+            raise InvalidInput(f"{symbol}: its module was closed; load the artifact again")
+        function = self.function(symbol)
+        check_call(function, inputs, repeat)
+        frame = _Frame(function, inputs)
+        self._invoke(function, frame)
+        outputs = frame.outputs(copied=repeat > 0)
+        samples = []
+        for _ in range(repeat):
+            frame.restore()
+            samples.append(self._invoke(function, frame))
+        return CallResult(outputs, tuple(samples))
+
+    def close(self) -> None:
+        """Unmap the code."""
+        if not self._closed:
+            self._closed = True
+            self._code.clear()
+            self._library.close()
+            self._jit.close()
+
+    def _invoke(self, function: LoadedFunction, frame: _Frame) -> int:
+        code_of, pointers, count = (
+            self._code[function.symbol],
+            frame.list.pointers,
+            frame.list.count,
+        )
+        timer_ns = self._timer_ns
+        start = timer_ns()
+        code = code_of(pointers, count)
+        elapsed_ns = timer_ns() - start
+        self._raise_launch_errors()
+        error = return_error(function.symbol, function.signature, code)
+        if error:
+            raise error
+        return elapsed_ns
+
+    def _raise_launch_errors(self) -> None:
+        errors = [launcher.take_error() for launcher in self._launchers.values()]
+        for error in filter(None, errors):
+            raise error
+
+
+class _Frame:
+    """The arguments of one call, and what it takes to call again."""
+
+    def __init__(self, function: LoadedFunction, inputs: Sequence[Array]) -> None:
+        given = iter(inputs)
+        self._params = function.signature.params
+        self._arrays: list[Array] = []
+        self._originals: list[tuple[Array, Array]] = []
+        for spec in self._params:
+            self._arrays.append(self._array(spec, next(given) if spec.is_input else None))
+        self.list = TensorList(self._arrays)
+
+    def _array(self, spec: ParamSpec, given: Array | None) -> Array:
+        if given is None:
+            return poisoned(spec)
+        if spec.role == "input":
+            return usable_input(spec, given)
+        array = fresh_copy(spec, given)
+        self._originals.append((array, given))
+        return array
+
+    def restore(self) -> None:
+        """Put back what the inout parameters held before the first call."""
+        for array, original in self._originals:
+            np.copyto(array, original)
+
+    def outputs(self, *, copied: bool) -> tuple[Array, ...]:
+        """Return the arrays of outputs, copied if the kernel will run on them again."""
+        return tuple(
+            array.copy() if copied else array
+            for spec, array in zip(self._params, self._arrays, strict=True)
+            if spec.is_output
+        )
+
+
+def _link(jit: llvm.LLJIT, objects: Sequence[Section], exports: set[str]) -> llvm.ResourceTracker:
+    builder = llvm.JITLibraryBuilder()
+    for section in objects:
+        builder.add_object_img(section.data)
+    for name, address in _import_addresses().items():
+        builder.import_symbol(name, address)
+    for name in sorted(exports):
+        builder.export_symbol(name)
+    try:
+        return builder.link(jit, "artifact")
+    except RuntimeError as error:
+        raise ArtifactError(
+            f"link: the objects do not fit ({str(error)[:2000]}); build them again"
+        ) from error
+
+
+@functools.cache
+def _import_addresses() -> dict[str, int]:
+    process = ctypes.CDLL(None)
+    return {
+        name: ctypes.cast(getattr(process, name), ctypes.c_void_p).value or 0
+        for name in ALLOWED_IMPORTS
+    }
+
+
+def _jit() -> llvm.LLJIT:
+    _initialise_llvm()
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+
+
+@functools.cache
+def _initialise_llvm() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def _write_pointer(address: int, value: int) -> None:
+    ctypes.c_void_p.from_address(address).value = value
