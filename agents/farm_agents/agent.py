@@ -1,0 +1,352 @@
+"""The agent: a shell around the pure core that does what its commands say.
+
+Owns: the control stream to the tracker, timers, and starting what the core commands.
+Does not own: decisions (`farm_agents.state`), sessions, builds and devices (modules of those names).
+
+Invariant: every change of state goes through `step`; the agent ends only when it is told to, or when a newer
+process has taken its id: never because the tracker is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, blob_pb2_grpc
+from farm.core.clock import Clock, SystemClock
+from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
+from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError
+from farm.rpc import aio_channel, error_from_rpc
+from farm_agents.backoff import Backoff
+from farm_agents.builder import Builder
+from farm_agents.cache import BlobCache
+from farm_agents.device import LocalDevice
+from farm_agents.failures import failed_from
+from farm_agents.session import Identity, Session
+from farm_agents.spec import AgentSpec
+from farm_agents.state import State, initial_state, next_deadline, step
+from farm_agents.state.messages import (
+    BuildEnded,
+    BuildMoved,
+    Check,
+    Clean,
+    Cleaned,
+    Command,
+    Event,
+    Fence,
+    HealthSeen,
+    KillBuild,
+    Prepare,
+    Prepared,
+    Report,
+    SessionFailed,
+    StartBuild,
+    Stop,
+    Tick,
+)
+from farm_agents.state.model import BuildOrder, BuildPhase, Grant, Health, Use
+from farm_agents.wire import desired_from_proto, state_to_proto
+
+HEARTBEAT_S = 1.0
+"""How often the state is sent until the tracker says otherwise."""
+HEARTBEAT_MARGIN = 0.8
+RECHECK_SICK_S = 2.0
+RECHECK_WELL_S = 30.0
+STOP_LIMIT_S = 20.0
+
+_LOG = logging.getLogger("farm_agents")
+
+
+async def run_agent(
+    spec: AgentSpec,
+    stop: asyncio.Event,
+    *,
+    clock: Clock | None = None,
+    new_id: IdSource = random_id,
+) -> None:
+    """Run one agent until `stop` is set; every process of it is gone when this returns.
+
+    Raises
+    ------
+    Fenced
+        A newer process has connected under the same agent id; do not start this one again.
+    InvalidInput
+        The specification names an unknown driver or a malformed address.
+    """
+    await Agent(spec, clock or SystemClock(), new_id).run(stop)
+
+
+class Agent:
+    """One agent process. `run_agent` makes one and runs it."""
+
+    def __init__(self, spec: AgentSpec, clock: Clock, new_id: IdSource) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._identity = Identity(spec.agent_id, new_id("instance"))
+        self._devices = {
+            device.device_id: LocalDevice(spec, device, new_id) for device in spec.devices
+        }
+        self._state = initial_state(self._devices, spec.slots)
+        channel = self._channel = aio_channel(spec.tracker)
+        self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
+        blobs: blob_pb2_grpc.BlobServiceAsyncStub = blob_pb2_grpc.BlobServiceStub(channel)
+        self._cache = BlobCache(spec.work_dir / "cache", blobs)
+        self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id)
+        self._sessions: dict[DeviceId, Session] = {}
+        self._serving: dict[DeviceId, asyncio.Task[None]] = {}
+        self._cleaning: set[tuple[DeviceId, Epoch]] = set()
+        self._building: dict[AttemptId, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._heartbeat_s = HEARTBEAT_S
+        self._changed = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._ended: asyncio.Future[None] | None = None
+
+    @property
+    def state(self) -> State:
+        """What the core knows now."""
+        return self._state
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set or a newer process takes over."""
+        self._ended = asyncio.get_running_loop().create_future()
+        await asyncio.to_thread(_prepare_folders, self._spec)
+        self._spawn(self._keep_time())
+        self._spawn(self._warm_builder())
+        for device in self._devices.values():
+            self._spawn(self._keep_checking(device))
+        self._spawn(self._keep_connected())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            waits: set[asyncio.Future[Any]] = {stopping, self._ended}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await self._shut_down()
+        if self._ended.done():
+            self._ended.result()
+
+    # The core
+
+    def _apply(self, event: Event) -> None:
+        self._state, commands = step(self._state, event, self._clock.now())
+        self._moved.set()
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Prepare(grant):
+                self._serve(grant)
+            case Clean(device_id, epoch):
+                if (device_id, epoch) not in self._cleaning:
+                    self._cleaning.add((device_id, epoch))
+                    self._spawn(self._clean(device_id, epoch))
+            case Check(device_id):
+                self._spawn(self._check(self._devices[device_id]))
+            case StartBuild(order):
+                self._building[order.attempt_id] = self._spawn(self._build(order))
+            case KillBuild(attempt_id):
+                task = self._building.get(attempt_id)
+                if task is not None and not task.cancelling():
+                    task.cancel()
+            case Fence():
+                _LOG.warning(
+                    "lease %s of %s: epoch %d refused, %d was served already",
+                    command.lease_id,
+                    command.device_id,
+                    command.epoch,
+                    command.last_epoch,
+                )
+            case Report():
+                self._changed.set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._moved.clear()
+            deadline = next_deadline(self._state)
+            wait_s = None if deadline is None else max(0.0, deadline - self._clock.now())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._moved.wait()
+                continue
+            self._apply(Tick())
+
+    # Devices and sessions
+
+    async def _keep_checking(self, device: LocalDevice) -> None:
+        while True:
+            current = self._state.devices[device.device_id]
+            if current.use is Use.IDLE:
+                await self._check(device)
+            well = self._state.devices[device.device_id].health is Health.GOOD
+            await asyncio.sleep(RECHECK_WELL_S if well else RECHECK_SICK_S)
+
+    async def _check(self, device: LocalDevice) -> None:
+        found = await device.check()
+        before = self._state.devices[device.device_id]
+        if (before.health, before.health_cause) != (found.health, found.cause):
+            _LOG.info("device %s: %s %s", device.device_id, found.health.value, found.cause)
+            self._apply(HealthSeen(device.device_id, found.health, found.cause))
+
+    def _serve(self, grant: Grant) -> None:
+        folder = self._spec.work_dir / "sessions" / f"{grant.lease_id}.{grant.epoch}"
+        session = Session(grant, self._devices[grant.device_id], self._cache, folder)
+        self._sessions[grant.device_id] = session
+        self._serving[grant.device_id] = self._spawn(self._run_session(session))
+
+    async def _run_session(self, session: Session) -> None:
+        grant = session.grant
+        try:
+            await session.prepare()
+            opened = asyncio.Event()
+            waiting = self._spawn(self._tell_opened(grant, opened))
+            try:
+                await session.serve(self._stub, self._identity, opened)
+            finally:
+                waiting.cancel()
+        except FarmError as error:
+            _LOG.warning("lease %s: %s", grant.lease_id, error.message)
+            self._apply(SessionFailed(grant.device_id, grant.epoch, error.message))
+
+    async def _tell_opened(self, grant: Grant, opened: asyncio.Event) -> None:
+        await opened.wait()
+        self._apply(Prepared(grant.device_id, grant.epoch))
+
+    async def _clean(self, device_id: DeviceId, epoch: Epoch) -> None:
+        try:
+            serving = self._serving.pop(device_id)
+            session = self._sessions.pop(device_id)
+            serving.cancel()
+            await asyncio.wait({serving})
+            await session.end()
+        finally:
+            self._cleaning.discard((device_id, epoch))
+        self._apply(Cleaned(device_id, epoch))
+
+    # Builds
+
+    async def _warm_builder(self) -> None:
+        if self._spec.builds and self._spec.slots:
+            try:
+                await self._builder.zygote()
+            except InfrastructureError as error:
+                _LOG.warning("%s", error.message)
+
+    async def _build(self, order: BuildOrder) -> None:
+        attempt_id = order.attempt_id
+
+        def moved(phase: BuildPhase) -> None:
+            self._apply(BuildMoved(attempt_id, phase))
+
+        seconds = 0.0
+        try:
+            outcome, seconds = await self._builder.build(order, moved)
+        except FarmError as error:
+            outcome = failed_from(error)
+        except asyncio.CancelledError:
+            outcome = failed_from(Cancelled(f"build {order.symbol}: no longer wanted"))
+        except OSError as error:
+            outcome = failed_from(
+                InfrastructureError(f"build {order.symbol}: {error}; look at the agent's disk")
+            )
+        del self._building[attempt_id]
+        self._apply(BuildEnded(attempt_id, outcome, seconds))
+
+    # The control stream
+
+    async def _keep_connected(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                await self._synchronise(backoff)
+            except Fenced as error:
+                self._end(error)
+                return
+            except FarmError as error:
+                _LOG.info("tracker %s: %s", self._spec.tracker, error.message)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _synchronise(self, backoff: Backoff) -> None:
+        call = self._stub.Synchronise()
+        sending = asyncio.create_task(self._keep_sending(call))
+        try:
+            async for message in call:
+                backoff.reset()
+                self._take_desired(message)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self._spec.tracker) from error
+        finally:
+            sending.cancel()
+            call.cancel()
+
+    def _take_desired(self, message: agent_pb2.DesiredState) -> None:
+        desired, refused = desired_from_proto(message, self._clock.now())
+        for error in refused:
+            _LOG.warning("desired state %d: %s", message.revision, error.message)
+        if message.heartbeat_s > 0:
+            self._heartbeat_s = message.heartbeat_s
+        self._apply(desired)
+
+    async def _keep_sending(
+        self, call: grpc.aio.StreamStreamCall[agent_pb2.AgentState, agent_pb2.DesiredState]
+    ) -> None:
+        # A failed write needs no handling here: reading the same call raises its status.
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
+            while True:
+                self._changed.clear()
+                await call.write(
+                    state_to_proto(self._state, self._spec, self._identity, self._devices)
+                )
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._heartbeat_s * HEARTBEAT_MARGIN):
+                        await self._changed.wait()
+
+    # Tasks and the end
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a defect: better a restart than an agent that half works
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
+    async def _shut_down(self) -> None:
+        self._apply(Stop())
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                while not self._state.at_rest:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            _LOG.error("agent %s: work did not end in %g s", self._spec.agent_id, STOP_LIMIT_S)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(
+            self._builder.close(), *(device.close() for device in self._devices.values())
+        )
+        await self._channel.close()
+
+
+def _prepare_folders(spec: AgentSpec) -> None:
+    for name in ("sessions", "builds"):  # what an earlier process left is nobody's
+        shutil.rmtree(spec.work_dir / name, ignore_errors=True)
+    for name in ("cache", "logs", "sessions", "builds"):
+        (spec.work_dir / name).mkdir(parents=True, exist_ok=True)

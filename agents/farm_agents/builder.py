@@ -1,0 +1,195 @@
+"""Build attempts on the agent's side: fetch the function, compile it in a child, store the object.
+
+Owns: one attempt from order to outcome, and the builders' zygote. Does not own: which attempts run, and their
+limits (`farm_agents.state.builds`), or compiling (the worker).
+
+Invariant: when `build` returns or raises, the attempt's processes are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from farm.api.v1 import agent_pb2, build_pb2
+from farm.core.ids import IdSource
+from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.errors import BuildFailed, FarmError, InfrastructureError
+from farm.target import Target
+from farm_agents.backoff import Backoff
+from farm_agents.cache import BlobCache
+from farm_agents.failures import error_to_proto, failed_from_proto
+from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
+from farm_agents.worker.blobs import blob_path
+from farm_agents.zygotes import Child, Zygote, describe_status
+
+ADDRESS_SPACE_BYTES = 16 << 30
+
+KINDS = {
+    build_pb2.ITEM_KIND_DEVICE: "device",
+    build_pb2.ITEM_KIND_HOST: "host",
+}
+"""Names of the kinds of items, as the core and messages for people use them."""
+_KIND_OF_NAME = {name: kind for kind, name in KINDS.items()}
+
+
+@dataclass(slots=True)
+class Builder:
+    """Compiles for the families in `families`; children come from one zygote that is started with the first."""
+
+    families: tuple[str, ...]
+    cache: BlobCache
+    work_dir: Path
+    new_id: IdSource
+    _zygote: Zygote | None = None
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def zygote(self) -> Zygote:
+        """Return a warm zygote, starting one if there is none; InfrastructureError if it does not start."""
+        async with self._starting:
+            if self._zygote is None or not self._zygote.alive:
+                if self._zygote is not None:
+                    await self._zygote.close()
+                log = self.work_dir / "logs" / "builder.log"
+                self._zygote = await Zygote.start("build", log, self.new_id)
+            return self._zygote
+
+    async def build(
+        self, order: BuildOrder, moved: Callable[[BuildPhase], None]
+    ) -> tuple[Outcome, float]:
+        """Carry one attempt out; return its outcome and the compiler's time in seconds.
+
+        Parameters
+        ----------
+        moved
+            Called when the attempt goes on to COMPILING and to STORING.
+
+        Raises
+        ------
+        FarmError
+            The attempt failed outside the compiler; report it as the outcome.
+        """
+        self._check(order)
+        await _persist(lambda: self.cache.fetch(order.function))
+        folder = self.work_dir / "builds" / order.attempt_id
+        await asyncio.to_thread((folder / "out").mkdir, parents=True, exist_ok=True)
+        try:
+            zygote = await self.zygote()
+            moved(BuildPhase.COMPILING)
+            attempt = await self._compile(zygote, order, folder)
+            moved(BuildPhase.STORING)
+            if attempt.WhichOneof("outcome") == "error":
+                return failed_from_proto(attempt.error), attempt.seconds
+            built = _built(attempt.module)
+            path = blob_path(folder / "out", built.object)
+            await _persist(lambda: self.cache.store(path, built.object))
+            return built, attempt.seconds
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """End the zygote with every child."""
+        async with self._starting:
+            if self._zygote is not None:
+                await self._zygote.close()
+                self._zygote = None
+
+    def _check(self, order: BuildOrder) -> None:
+        family = Target.parse(order.target).family
+        if family not in self.families:
+            raise InfrastructureError(
+                f"build {order.symbol}: this agent does not build {family} (it builds "
+                f"{', '.join(self.families) or 'nothing'}); send it elsewhere"
+            )
+
+    async def _compile(
+        self, zygote: Zygote, order: BuildOrder, folder: Path
+    ) -> agent_pb2.BuildAttempt:
+        child = await zygote.fork(
+            {
+                "cache": str(self.cache.root),
+                "out": str(folder / "out"),
+                "log": str(folder / "output.log"),
+                "address_space_bytes": ADDRESS_SPACE_BYTES,
+            }
+        )
+        try:
+            await child.send(_task(order).SerializeToString())
+            frame = await child.receive()
+        finally:
+            # Shielded, so that an attempt that is killed ends only when its processes have.
+            status = await _finish(child)
+        if frame is None:
+            return _crashed(order, status)
+        try:
+            return agent_pb2.BuildAttempt.FromString(frame)
+        except DecodeError as error:
+            raise InfrastructureError(
+                f"build {order.symbol}: the compiler broke the worker's channel; build again"
+            ) from error
+
+
+async def _finish(child: Child) -> int:
+    task = asyncio.ensure_future(child.kill())
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    return task.result()
+
+
+async def _persist(transfer: Callable[[], Awaitable[object]]) -> None:
+    """Try a transfer until it succeeds or fails for a reason that waiting does not mend.
+
+    The core bounds the wait: it kills an attempt whose transfer takes too long.
+    """
+    backoff = Backoff(ceiling_s=2.0)
+    while True:
+        try:
+            await transfer()
+        except FarmError as error:
+            if not error.retryable:
+                raise
+        else:
+            return
+        await asyncio.sleep(backoff.next_s())
+
+
+def _task(order: BuildOrder) -> agent_pb2.BuildTask:
+    item = build_pb2.BuildItem(
+        kind=_KIND_OF_NAME[order.kind],
+        target=order.target,
+        symbol=order.symbol,
+        function=digest_to_proto(order.function),
+    )
+    return agent_pb2.BuildTask(attempt_id=order.attempt_id, item=item, limit_s=order.limit_s)
+
+
+def _built(module: build_pb2.Module) -> Built:
+    return Built(
+        object=digest_from_proto(module.object),
+        format=module.format,
+        format_version=module.format_version,
+        requires=tuple(module.requires),
+        toolchain=module.toolchain,
+        signature=module.signature,
+    )
+
+
+def _crashed(order: BuildOrder, status: int) -> agent_pb2.BuildAttempt:
+    facts = describe_status(status)
+    how = facts.get("signal") or f"exit code {facts['exit_code']}"
+    error = BuildFailed(
+        f"{order.symbol} for {order.target}: the compiler crashed ({how}); report the function",
+        **facts,
+    )
+    return agent_pb2.BuildAttempt(attempt_id=order.attempt_id, error=error_to_proto(error))

@@ -1,0 +1,62 @@
+"""A CPU of another architecture, emulated by qemu-user on this host.
+
+Owns: which architectures, and whether the tools are here. Does not own: the runner (`farm.runtime`).
+
+Invariant: its time is labelled EMULATED: it says nothing of a real device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+
+from farm.errors import InvalidInput
+from farm.target import Target
+from farm_agents.drivers.base import GOOD, Checked, Description, TimingClass, bad
+from farm_agents.worker.loaders import LoaderSpec
+
+TRIPLES = {
+    "aarch64": "aarch64-linux-gnu",
+    "riscv64": "riscv64-linux-gnu",
+}
+
+
+class QemuDriver:
+    """One emulated CPU; the argument is its architecture."""
+
+    def __init__(self, argument: str) -> None:
+        if argument not in TRIPLES:
+            raise InvalidInput(
+                f"device qemu: unknown architecture ({argument!r}); use qemu:ARCH with one of "
+                f"{', '.join(sorted(TRIPLES))}"
+            )
+        self._arch = argument
+
+    def describe(self) -> Description:
+        """Return what the emulated CPU is."""
+        return Description(
+            targets=(self._target(),),
+            labels=(("kind", "cpu"), ("arch", self._arch), ("emulator", "qemu-user")),
+            timing_class=TimingClass.EMULATED,
+            provides=self._provides(),
+            address_space_bytes=0,  # the emulator reserves the whole space of its guest
+        )
+
+    def check(self) -> Checked:
+        """Check that the emulator and the cross linker are installed."""
+        if shutil.which(f"qemu-{self._arch}") is None:
+            return bad(f"qemu-{self._arch}: not found; install the Debian package qemu-user")
+        if importlib.util.find_spec("ziglang") is None:
+            return bad("ziglang: not installed; install kernel-farm[cross]")
+        return GOOD
+
+    def loader(self) -> LoaderSpec:
+        """Return the loader that runs modules under the emulator."""
+        return LoaderSpec("qemu", self._arch, (self._target(),), self._provides())
+
+    def _target(self) -> str:
+        return str(Target.parse(f"llvm -mtriple={TRIPLES[self._arch]}"))
+
+    def _provides(self) -> tuple[str, ...]:
+        # qemu-user emulates its most capable CPU unless it is told otherwise.
+        return (f"arch:{self._arch}", "cpu-feature:*", "cpu:*")

@@ -1,0 +1,271 @@
+"""One lease's session, on the agent's side: requests in, replies out, a worker that may die in between.
+
+Owns: the stream to the tracker, limits, what a crash becomes, and loading again what was loaded.
+Does not own: when a lease begins and ends (`farm_agents.state`), or what a request does (the worker).
+
+Invariant: each request gets one reply, in order; after `end` no process of the session is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
+from farm.core.digest import Digest
+from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.errors import (
+    FarmError,
+    Fenced,
+    InfrastructureError,
+    InvalidInput,
+    KernelCrashed,
+    KernelFailed,
+    TimeLimit,
+)
+from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
+from farm_agents.backoff import Backoff
+from farm_agents.cache import BlobCache
+from farm_agents.device import LocalDevice
+from farm_agents.state.model import Grant
+from farm_agents.worker.blobs import blob_path
+from farm_agents.zygotes import Child, describe_status
+
+LOAD_LIMIT_S = 60.0
+DEFAULT_LIMIT_S = 30.0
+MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 600.0
+MAX_REPEAT = 10_000
+MAX_MODULES = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the agent is, as each of its streams says."""
+
+    agent_id: str
+    instance_id: str
+
+
+@dataclass(slots=True)
+class Session:
+    """One lease being served."""
+
+    grant: Grant
+    device: LocalDevice
+    cache: BlobCache
+    folder: Path
+    _child: Child | None = None
+    _loaded: list[Digest] = field(default_factory=list)
+
+    async def prepare(self) -> None:
+        """Make the scratch folder and start the worker.
+
+        Raises
+        ------
+        InfrastructureError
+            The worker does not start.
+        """
+        await asyncio.to_thread((self.folder / "out").mkdir, parents=True, exist_ok=True)
+        await self._worker()
+
+    async def serve(
+        self, stub: agent_pb2_grpc.AgentServiceAsyncStub, identity: Identity, opened: asyncio.Event
+    ) -> None:
+        """Answer the tracker's requests until cancelled, dialling again when the stream breaks.
+
+        Parameters
+        ----------
+        opened
+            Set when the stream was opened for the first time.
+
+        Raises
+        ------
+        Fenced
+            The tracker says that the lease is over.
+        """
+        backoff = Backoff(ceiling_s=2.0)
+        frame = agent_pb2.ServeFrame(
+            open=agent_pb2.ServeOpen(
+                agent_id=identity.agent_id,
+                instance_id=identity.instance_id,
+                lease_id=self.grant.lease_id,
+                epoch=self.grant.epoch,
+            )
+        )
+        while True:
+            call = stub.Serve()
+            try:
+                await call.write(frame)
+                opened.set()
+                async for request in call:
+                    backoff.reset()
+                    reply = await self.answer(request)
+                    await call.write(agent_pb2.ServeFrame(reply=reply))
+            except grpc.RpcError as rpc_error:
+                error = error_from_rpc(rpc_error)
+                if isinstance(error, Fenced):
+                    raise error from rpc_error
+            except asyncio.InvalidStateError:
+                pass  # the stream ended while a reply was on its way
+            finally:
+                call.cancel()
+            await asyncio.sleep(backoff.next_s())
+
+    async def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        """Return the reply to one request; what goes wrong in it is an Error in the reply."""
+        try:
+            match request.WhichOneof("request"):
+                case "attach":
+                    return self._attach(request)
+                case "load":
+                    return await self._load(request)
+                case "call":
+                    return await self._call(request)
+                case _:
+                    raise InvalidInput(f"request {request.seq}: empty; send attach, load or call")
+        except FarmError as error:
+            return _failed(request.seq, error)
+
+    async def end(self) -> None:
+        """Kill the worker with everything that it started, and remove the scratch folder."""
+        if self._child is not None:
+            self._child.writer.close()
+        await self.device.kill_all()
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def _attach(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        asked = request.attach
+        if asked.lease_id != self.grant.lease_id or asked.epoch != self.grant.epoch:
+            raise Fenced(
+                f"lease {asked.lease_id[:80]}: not the one that is served ({self.grant.lease_id}, "
+                f"epoch {self.grant.epoch}); acquire again"
+            )
+        return session_pb2.SessionReply(
+            seq=request.seq, attached=session_pb2.AttachReply(device_id=self.device.device_id)
+        )
+
+    async def _load(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        if len(self._loaded) >= MAX_MODULES:
+            raise InvalidInput(
+                f"session: too many modules loaded ({len(self._loaded)}); acquire again"
+            )
+        digest = digest_from_proto(request.load.artifact)
+        await self.cache.fetch(digest)
+        reply = await self._exchange(await self._worker(), request, LOAD_LIMIT_S)
+        if reply.WhichOneof("reply") == "loaded":
+            self._loaded.append(digest)
+        return reply
+
+    async def _call(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        call = request.call
+        limit_s = call.limit_s or DEFAULT_LIMIT_S
+        if not MIN_LIMIT_S <= limit_s <= MAX_LIMIT_S:
+            raise InvalidInput(
+                f"call {call.symbol[:80]}: impossible limit ({call.limit_s:g} s); use "
+                f"{MIN_LIMIT_S:g} to {MAX_LIMIT_S:g}"
+            )
+        if not 0 <= call.repeat <= MAX_REPEAT:
+            raise InvalidInput(
+                f"call {call.symbol[:80]}: impossible repeat ({call.repeat}); use 0 to {MAX_REPEAT}"
+            )
+        await self.cache.fetch_all(
+            digest_from_proto(tensor.blob)
+            for tensor in call.inputs
+            if tensor.WhichOneof("content") == "blob"
+        )
+        reply = await self._exchange(await self._worker(), request, limit_s)
+        for tensor in reply.called.outputs:
+            if tensor.WhichOneof("content") == "blob":
+                await self._store(digest_from_proto(tensor.blob))
+        return reply
+
+    async def _store(self, digest: Digest) -> None:
+        path = blob_path(self.folder / "out", digest)
+        await self.cache.store(path, digest)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _worker(self) -> Child:
+        """Return the worker, starting one and loading what was loaded before if it has died."""
+        if self._child is not None and not self._child.exited.done():
+            return self._child
+        zygote = await self.device.zygote()
+        child = self._child = await zygote.fork(self.device.config(self.folder, self.cache.root))
+        for number, digest in enumerate(self._loaded, 1):
+            await self.cache.fetch(digest)
+            load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
+            request = session_pb2.SessionRequest(seq=number, load=load)
+            reply = await self._exchange(child, request, LOAD_LIMIT_S)
+            if reply.WhichOneof("reply") == "error":
+                raise error_from_proto(reply.error)
+        return child
+
+    async def _exchange(
+        self, child: Child, request: session_pb2.SessionRequest, limit_s: float
+    ) -> session_pb2.SessionReply:
+        """Send one request to the worker and return its reply.
+
+        Raises
+        ------
+        TimeLimit, KernelCrashed
+            The worker was killed at the limit, or died; it is gone with everything that it started.
+        """
+        what = _describe(request)
+        try:
+            async with asyncio.timeout(limit_s):
+                await child.send(request.SerializeToString())
+                frame = await child.receive()
+            if frame is not None:
+                return _reply(frame, request.seq)
+        except TimeoutError:
+            await self._kill()
+            raise TimeLimit(
+                f"{what}: ran past its limit ({limit_s:g} s) and was killed; raise limit_s or fix the "
+                "kernel",
+                limit_s=f"{limit_s:g}",
+            ) from None
+        except (DecodeError, InfrastructureError) as error:
+            await self._kill()
+            raise KernelCrashed(
+                f"{what}: the kernel broke the worker's channel ({error}); fix the kernel"
+            ) from error
+        raise await self._crash(what, limit_s)
+
+    async def _crash(self, what: str, limit_s: float) -> KernelFailed | TimeLimit:
+        facts = describe_status(await self._kill())
+        if facts.get("signal") == "SIGXCPU":
+            return TimeLimit(
+                f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise limit_s",
+                limit_s=f"{limit_s:g}",
+            )
+        how = facts.get("signal") or f"exit code {facts['exit_code']}"
+        return KernelCrashed(
+            f"{what}: ended the process it ran in ({how}); fix the kernel", **facts
+        )
+
+    async def _kill(self) -> int:
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        return await child.kill()
+
+
+def _describe(request: session_pb2.SessionRequest) -> str:
+    if request.WhichOneof("request") == "load":
+        return f"loading {request.load.artifact.sha256[:12]}"
+    return f"call {request.call.symbol[:80]}"
+
+
+def _reply(frame: bytes, seq: int) -> session_pb2.SessionReply:
+    reply = session_pb2.SessionReply.FromString(frame)
+    if reply.seq != seq:
+        raise InfrastructureError(f"it answered request {reply.seq} instead of {seq}")
+    return reply
+
+
+def _failed(seq: int, error: FarmError) -> session_pb2.SessionReply:
+    return session_pb2.SessionReply(seq=seq, error=error_to_proto(error))

@@ -1,0 +1,112 @@
+"""A build's child: compiles one function for one target, and may die of it.
+
+Owns: one BuildTask in, one BuildAttempt out, on its channel. Does not own: compiling (`farm.codegen`) or limits on
+wall time (the agent, `farm_agents.builder`).
+
+Invariant: the object is a whole file in the out folder before the attempt says so.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from farm.api.v1 import agent_pb2, build_pb2, ir_pb2
+from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.errors import FarmError, InfrastructureError
+from farm.target import Target
+from farm_agents.failures import error_to_proto
+from farm_agents.worker import processes
+from farm_agents.worker.blobs import keep_blob, read_blob
+from farm_agents.worker.frames import read_frame, write_frame
+from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_output
+
+if TYPE_CHECKING:
+    from farm.artifact.module import BuiltModule
+
+KINDS: dict[int, Literal["device", "host"]] = {
+    build_pb2.ITEM_KIND_DEVICE: "device",
+    build_pb2.ITEM_KIND_HOST: "host",
+}
+
+
+def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
+    """Compile what comes on `channel`, one task after the other, until the agent ends it.
+
+    Parameters
+    ----------
+    config
+        ``cache``, ``out`` and ``log`` (paths), ``address_space_bytes`` (0: no limit).
+    """
+    redirect_output(Path(str(config["log"])))
+    size = config.get("address_space_bytes")
+    processes.limit_resources(size if isinstance(size, int) else 0, MAX_FILE_BYTES)
+    cache, out = Path(str(config["cache"])), Path(str(config["out"]))
+    while (frame := read_frame(channel)) is not None:
+        task = agent_pb2.BuildTask.FromString(frame)
+        processes.limit_cpu(task.limit_s + CPU_GRACE_S)
+        write_frame(channel, compile_task(task, cache, out).SerializeToString())
+
+
+def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2.BuildAttempt:
+    """Return the attempt that a task makes; what does not compile is an Error in it."""
+    attempt = agent_pb2.BuildAttempt(attempt_id=task.attempt_id)
+    start = time.perf_counter()
+    try:
+        module = _compile(task.item, cache)
+        attempt.module.CopyFrom(
+            build_pb2.Module(
+                object=digest_to_proto(keep_blob(out, module.data)),
+                format=module.format,
+                format_version=module.format_version,
+                requires=module.requires,
+                toolchain=module.toolchain,
+                signature=module.signature.to_json(),
+            )
+        )
+    except FarmError as error:
+        attempt.error.CopyFrom(error_to_proto(error))
+    attempt.seconds = time.perf_counter() - start
+    return attempt
+
+
+def warm_up(loader: str) -> None:
+    """Compile a small function once, so that a child's first compilation costs no start-up."""
+    from farm.codegen import compile_function
+
+    compile_function(_small_function(), "device", Target.parse("llvm"))
+
+
+def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
+    from farm.codegen import compile_function
+
+    kind = KINDS.get(item.kind)
+    if kind is None:
+        raise InfrastructureError(
+            f"build {item.symbol}: unknown kind ({item.kind}); update the agent"
+        )
+    data = read_blob(cache, digest_from_proto(item.function))
+    return compile_function(data, kind, Target.parse(item.target))
+
+
+def _small_function() -> bytes:
+    """Return ``y[i] = x[i] + 1`` over 8 integers, serialised."""
+    x, y = (ir_pb2.Buffer(name=name, dtype="int32", shape=[8]) for name in "xy")
+    index = ir_pb2.Expr(var="i")
+    load = ir_pb2.Expr(load=ir_pb2.Load(buffer="x", indices=[index]))
+    one = ir_pb2.Expr(const=ir_pb2.Const(dtype="int32", int_value=1))
+    add = ir_pb2.Expr(binary=ir_pb2.Binary(op="add", a=load, b=one))
+    store = ir_pb2.Stmt(store=ir_pb2.Store(buffer="y", indices=[index], value=add))
+    loop = ir_pb2.For(var="i", extent=8, body=store)
+    function = ir_pb2.Function(
+        name="warm",
+        params=[
+            ir_pb2.Param(buffer=x, role=ir_pb2.ROLE_INPUT),
+            ir_pb2.Param(buffer=y, role=ir_pb2.ROLE_OUTPUT),
+        ],
+        body=ir_pb2.Stmt(for_loop=loop),
+    )
+    return function.SerializeToString(deterministic=True)

@@ -1,0 +1,144 @@
+"""A session's child: loads artifacts and calls their functions on one device, and may die of it.
+
+Owns: answering LoadRequest and CallRequest on its channel. Does not own: limits on wall time and what follows a
+crash (the agent, `farm_agents.session`), or loading itself (`farm.runtime`).
+
+Invariant: one reply for each request, in order; what a kernel prints goes to the log, never into the channel.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farm.api.v1 import session_pb2
+from farm.artifact.artifact import Artifact
+from farm.core.wire import digest_from_proto, tensor_from_proto, tensor_to_proto
+from farm.errors import FarmError, InfrastructureError, NotFound
+from farm_agents.failures import error_to_proto
+from farm_agents.worker import processes
+from farm_agents.worker.blobs import keep_blob, read_blob
+from farm_agents.worker.frames import read_frame, write_frame
+from farm_agents.worker.loaders import LoaderSpec
+
+if TYPE_CHECKING:
+    from farm.runtime import LoadedModule, Loader
+
+CPU_GRACE_S = 10.0
+DEFAULT_LIMIT_S = 30.0
+MAX_FILE_BYTES = 4 << 30
+
+
+@dataclass(slots=True)
+class Session:
+    """What a session's child holds: the loader and what it has loaded, by module id from 1."""
+
+    loader: Loader
+    cache: Path
+    out: Path
+    modules: list[LoadedModule] = field(default_factory=list)
+
+    def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        """Return the reply to one request; what goes wrong in it is an Error in the reply."""
+        reply = session_pb2.SessionReply(seq=request.seq)
+        try:
+            match request.WhichOneof("request"):
+                case "load":
+                    reply.loaded.CopyFrom(self._load(request.load))
+                case "call":
+                    reply.called.CopyFrom(self._call(request.call))
+                case other:
+                    raise InfrastructureError(f"worker: unexpected request ({other}); try again")
+        except FarmError as error:
+            reply.error.CopyFrom(error_to_proto(error))
+        return reply
+
+    def _load(self, request: session_pb2.LoadRequest) -> session_pb2.LoadReply:
+        data = read_blob(self.cache, digest_from_proto(request.artifact))
+        module = self.loader.load(Artifact.from_bytes(data))
+        self.modules.append(module)
+        return session_pb2.LoadReply(
+            module_id=len(self.modules),
+            functions=[
+                session_pb2.LoadedFunction(
+                    symbol=symbol,
+                    target=str(function.target),
+                    signature=function.signature.to_json(),
+                )
+                for symbol, function in sorted(module.functions.items())
+            ],
+        )
+
+    def _call(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
+        if not 1 <= request.module_id <= len(self.modules):
+            raise NotFound(
+                f"module {request.module_id}: not loaded in this session "
+                f"({len(self.modules)} are); use the id of a LoadReply"
+            )
+        processes.limit_cpu((request.limit_s or DEFAULT_LIMIT_S) + CPU_GRACE_S)
+        module = self.modules[request.module_id - 1]
+        read = functools.partial(read_blob, self.cache)
+        inputs = [
+            tensor_from_proto(tensor, read, f"input {position}")
+            for position, tensor in enumerate(request.inputs)
+        ]
+        result = module.call(request.symbol, inputs, repeat=request.repeat)
+        return session_pb2.CallReply(
+            outputs=[
+                tensor_to_proto(np.asarray(array), functools.partial(keep_blob, self.out))
+                for array in result.outputs
+            ],
+            samples_ns=[int(sample) for sample in result.samples_ns],
+        )
+
+
+def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
+    """Serve one session on `channel` until the agent ends it.
+
+    Parameters
+    ----------
+    config
+        ``loader`` (`LoaderSpec.to_config`), ``cache``, ``out`` and ``log`` (paths), ``address_space_bytes``
+        (0: no limit).
+    """
+    redirect_output(Path(_text(config, "log")))
+    size = config.get("address_space_bytes")
+    processes.limit_resources(size if isinstance(size, int) else 0, MAX_FILE_BYTES)
+    loader = LoaderSpec.from_config(config.get("loader")).open()
+    session = Session(loader, Path(_text(config, "cache")), Path(_text(config, "out")))
+    while (frame := read_frame(channel)) is not None:
+        request = session_pb2.SessionRequest.FromString(frame)
+        write_frame(channel, session.answer(request).SerializeToString())
+
+
+def redirect_output(log: Path) -> None:
+    """Point descriptors 0, 1 and 2 away from the harness: nothing to read, prints into `log`."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(null)
+    os.close(file)
+
+
+def warm_up(loader: str) -> None:
+    """Use once what each child will use, so that its first use in a child costs nothing."""
+    array = np.arange(16, dtype=np.int32).reshape(4, 4)
+    np.frombuffer(array.tobytes(), "<i4").reshape(4, 4).astype(np.float64).sum()
+    message = session_pb2.SessionReply(seq=1, called=session_pb2.CallReply(samples_ns=[1]))
+    session_pb2.SessionReply.FromString(message.SerializeToString())
+
+
+def _text(config: Mapping[str, object], name: str) -> str:
+    value = config.get(name)
+    if not isinstance(value, str) or not value:
+        raise InfrastructureError(f"worker: no {name} in its configuration ({value!r}); try again")
+    return value
