@@ -1,0 +1,188 @@
+"""The target machine: which targets LLVM knows, optimisation, object emission.
+
+Owns: LLVM's initialisation, the check of triple, CPU and features, the pass pipeline.
+
+Invariant: a target machine exists only for a target that LLVM took as written; LLVM itself would ignore an unknown
+CPU or feature with a line on standard error.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import tempfile
+import threading
+from dataclasses import dataclass
+
+import llvmlite
+from llvmlite import binding as llvm
+
+from farm.errors import InvalidTarget
+from farm.target import Target
+
+# LLVM's names of the architectures whose objects have been looked at.
+ARCHITECTURES = frozenset(
+    {"x86-64", "aarch64", "arm", "thumb", "riscv32", "riscv64", "loongarch64", "wasm32"}
+)
+FORMATS = {"ELF": "elf-object", "Wasm": "wasm-object"}
+
+# What every Linux distribution for 64-bit RISC-V takes for granted, and clang with it; LLVM alone assumes nothing.
+_RISCV_LINUX = "+m,+a,+f,+d,+c"
+_NO_SYSTEM = frozenset({"unknown", "none", "elf", "pc"})
+_COMPLAINT = re.compile(
+    r"^'([^']*)' is not a recognized (processor|feature) for this target.*$", re.M
+)
+_stderr_lock = threading.Lock()
+
+
+@functools.cache
+def initialise() -> None:
+    """Prepare LLVM's code generators, once in a process."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def toolchain(target: Target) -> str:
+    """Return what compiles here, down to the version of LLVM."""
+    del target
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return f"farm-llvm 1, llvmlite {llvmlite.__version__}, LLVM {version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A target that LLVM knows.
+
+    Attributes
+    ----------
+    triple
+        In LLVM's own form, vendor included.
+    format
+        `BuiltModule.format` of its objects.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    architecture: str
+    format: str
+
+    @property
+    def is_elf(self) -> bool:
+        """Whether objects are ELF."""
+        return self.format == FORMATS["ELF"]
+
+    def create(self) -> llvm.TargetMachine:
+        """Return a new LLVM target machine."""
+        return llvm.Target.from_triple(self.triple).create_target_machine(
+            cpu=self.cpu,
+            features=self.features,
+            opt=3,
+            reloc="pic" if self.is_elf else "static",
+            codemodel="default",
+        )
+
+    def compile(self, text: str) -> bytes:
+        """Optimise a module and return its object.
+
+        Parameters
+        ----------
+        text
+            LLVM IR that names this machine's triple and data layout.
+        """
+        context = llvm.create_context()
+        module = llvm.parse_assembly(text, context)
+        module.verify()
+        tm = self.create()
+        tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+        tuning.loop_vectorization = True
+        # 32-bit NEON flushes denormals; LLVM's loop vectoriser heeds that, the other one does not
+        tuning.slp_vectorization = self.architecture not in ("arm", "thumb")
+        builder = llvm.create_pass_builder(tm, tuning)
+        builder.getModulePassManager().run(module, builder)
+        data: bytes = tm.emit_object(module)
+        return data
+
+    def data_layout(self) -> str:
+        """Return LLVM's data layout string."""
+        return str(self.create().target_data)
+
+
+@functools.cache
+def machine_for(target: Target) -> Machine:
+    """Return the machine of an ``llvm`` target.
+
+    Raises
+    ------
+    InvalidTarget
+        LLVM does not know the triple, CPU or a feature, or its objects are of no use here.
+    """
+    initialise()
+    text = target.option("mtriple") or ""
+    triple = _normalise(text)
+    try:
+        architecture = llvm.Target.from_triple(triple).name
+    except RuntimeError:
+        architecture = "unknown"
+    if architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise InvalidTarget(f"target llvm: no such architecture ({text}); use one of {known}")
+    object_format = llvm.get_object_format(triple)
+    if object_format not in FORMATS:
+        known = " or ".join(FORMATS)
+        raise InvalidTarget(
+            f"target llvm: {text} has {object_format} objects; use a triple with {known}"
+        )
+    cpu, features = target.option("mcpu") or "generic", target.option("mattr") or ""
+    if architecture == "riscv64" and "linux" in triple and cpu.startswith("generic"):
+        features = f"{_RISCV_LINUX},{features}".rstrip(",")
+    machine = Machine(triple, cpu, features, architecture, FORMATS[object_format])
+    _check_known(machine)
+    return machine
+
+
+def _normalise(text: str) -> str:
+    """Return a triple with all of arch-vendor-os-environment in place; LLVM reads them by position."""
+    arch, *rest = text.split("-")
+    parts = llvm.get_triple_parts(text)
+    known = (parts.Vendor, parts.OS, parts.Env)
+    for word in rest:
+        if word not in _NO_SYSTEM and not any(n != "unknown" and word.startswith(n) for n in known):
+            raise InvalidTarget(
+                f"target llvm: unknown part of a triple ({word!r} in {text}); use arch-os-abi such as "
+                f"aarch64-linux-gnu"
+            )
+    environment = "" if parts.Env == "unknown" else f"-{parts.Env}"
+    return f"{arch}-{parts.Vendor}-{parts.OS}{environment}"
+
+
+def _check_known(machine: Machine) -> None:
+    complaints = _COMPLAINT.findall(_stderr_of_creation(machine))
+    for name, what in complaints:
+        noun, option = ("CPU", "-mcpu") if what == "processor" else ("feature", "-mattr")
+        raise InvalidTarget(
+            f"target llvm: unknown {noun} for {machine.architecture} ({name!r}); use a {option} that "
+            f"LLVM {llvm.llvm_version_info[0]} knows"
+        )
+
+
+def _stderr_of_creation(machine: Machine) -> str:
+    """Create a target machine and return what LLVM wrote to descriptor 2 meanwhile.
+
+    What other threads wrote in that time is passed on afterwards.
+    """
+    with _stderr_lock, tempfile.TemporaryFile() as capture:
+        saved = os.dup(2)
+        try:
+            os.dup2(capture.fileno(), 2)
+            machine.create()
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+        capture.seek(0)
+        text = capture.read().decode(errors="replace")
+    others = _COMPLAINT.sub("", text).strip()
+    if others:
+        os.write(2, others.encode() + b"\n")
+    return text

@@ -1,0 +1,87 @@
+"""LLVM types of elements and of DLTensor, and constants.
+
+Owns: how a value and an element in memory are represented: bool is i1 as a value and one byte (0 or 1) in memory.
+
+Invariant: `DLTENSOR` is laid out as DLPack 1.0's C struct under each target's own data layout.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from llvmlite import ir
+
+from farm.ir.dtype import DType, Kind
+from farm.ir.expr import Scalar
+
+PTR = ir.PointerType()
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F32, F64 = ir.FloatType(), ir.DoubleType()
+
+DLTENSOR = ir.LiteralStructType([PTR, I32, I32, I32, I8, I8, I16, PTR, PTR, I64])
+
+
+class Field(enum.IntEnum):
+    """Members of `DLTENSOR` by position."""
+
+    DATA = 0
+    DEVICE_TYPE = 1
+    DEVICE_ID = 2
+    NDIM = 3
+    CODE = 4
+    BITS = 5
+    LANES = 6
+    SHAPE = 7
+    STRIDES = 8
+    BYTE_OFFSET = 9
+
+
+def memory_type(dtype: DType) -> ir.Type:
+    """Return the type of an element in memory."""
+    if dtype.is_float:
+        return F32 if dtype is DType.FLOAT32 else F64
+    return ir.IntType(dtype.bits)
+
+
+def value_type(dtype: DType) -> ir.Type:
+    """Return the type of a value in a register."""
+    return I1 if dtype is DType.BOOL else memory_type(dtype)
+
+
+def constant(value: Scalar, dtype: DType) -> ir.Constant:
+    """Return a constant of the value type."""
+    if dtype.is_float:
+        return ir.Constant(value_type(dtype), float(value))
+    if dtype is DType.BOOL:
+        return ir.Constant(I1, int(value))
+    number = int(value)
+    if dtype.kind is Kind.UINT and number >> (dtype.bits - 1):
+        number -= 1 << dtype.bits  # LLVM reads all integers as signed
+    return ir.Constant(value_type(dtype), number)
+
+
+def int_type_of(float_type: ir.Type) -> ir.IntType:
+    """Return the integer type as wide as a float type."""
+    return I32 if float_type == F32 else I64
+
+
+def field(builder: ir.IRBuilder, tensor: ir.Value, member: Field) -> ir.Value:
+    """Return a pointer to a member of a DLTensor."""
+    indices = [ir.Constant(I32, 0), ir.Constant(I32, int(member))]
+    return builder.gep(tensor, indices, inbounds=True, source_etype=DLTENSOR)
+
+
+def element(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return a pointer to element `index` of an array of `kind`."""
+    return builder.gep(base, [index], inbounds=True, source_etype=kind)
+
+
+def alloca(
+    builder: ir.IRBuilder, kind: ir.Type, align: int | None = None, name: str = ""
+) -> ir.Value:
+    """Return a stack slot in the function's entry block."""
+    with builder.goto_entry_block():
+        slot = builder.alloca(kind, name=name)
+    slot.align = align
+    slot.type = PTR  # llvmlite would type it by its pointee and refuse stores of members
+    return slot

@@ -1,0 +1,86 @@
+"""What one module under construction shares: the LLVM module, helper functions, what must be emitted in software.
+
+Owns: declarations and internal helpers, each made once. Does not own: what they compute.
+
+Invariant: helpers appear in the module in the order of their first use, so the module's text is deterministic.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from farm.codegen.llvm.types import I32, PTR
+
+STATUS_TYPE = ir.FunctionType(I32, [PTR, I32])
+
+
+class Software(enum.Enum):
+    """Operations that a target may lack, and that are then emitted as sequences of others."""
+
+    FLOOR = "floor"
+    DIVISION_32 = "division of 32 bits"
+    DIVISION_64 = "division of 64 bits"
+    CONVERSION_64 = "conversion between floats and 64-bit integers"
+
+
+@dataclass
+class Unit:
+    """One LLVM module under construction.
+
+    Attributes
+    ----------
+    software
+        What the target lacks, as found by an earlier attempt.
+    stack_bytes
+        How much of the stack inner buffers may take.
+    """
+
+    module: ir.Module
+    software: frozenset[Software] = frozenset()
+    stack_bytes: int = 64 << 10
+    _functions: dict[str, ir.Function] = field(default_factory=dict)
+
+    def intrinsic(
+        self, name: str, types: Sequence[ir.Type], result: ir.Type, args: Sequence[ir.Type]
+    ) -> ir.Function:
+        """Return a declared LLVM intrinsic, overloaded by `types`."""
+        return self.module.declare_intrinsic(name, types, ir.FunctionType(result, args))
+
+    def callee(self, symbol: str) -> ir.Function:
+        """Return the declaration of another function with ABI 1."""
+        if symbol not in self._functions:
+            self._functions[symbol] = ir.Function(self.module, STATUS_TYPE, symbol)
+        return self._functions[symbol]
+
+    def helper(
+        self,
+        name: str,
+        result: ir.Type,
+        args: Sequence[ir.Type],
+        build: Callable[[Unit, ir.IRBuilder, Sequence[ir.Value]], ir.Value],
+        *,
+        inline: bool = True,
+    ) -> ir.Function:
+        """Return an internal pure function, built on first use.
+
+        Parameters
+        ----------
+        build
+            Emits the body with a builder at its entry and returns the result.
+        inline
+            Whether it is always inlined, so that loops around it can be vectorised.
+        """
+        if name not in self._functions:
+            function = ir.Function(self.module, ir.FunctionType(result, args), f"__farm_{name}")
+            function.linkage = "internal"
+            function.attributes.add("nounwind")
+            if inline:
+                function.attributes.add("alwaysinline")
+            builder = ir.IRBuilder(function.append_basic_block("entry"))
+            builder.ret(build(self, builder, function.args))
+            self._functions[name] = function
+        return self._functions[name]
