@@ -108,7 +108,7 @@ def _dma_problems(dma: Load | Store, config: MachineConfig) -> Iterator[Problem]
 
 
 def _load_problems(load: Load, config: MachineConfig) -> Iterator[Problem]:
-    apart = config.blocks(load.cols) == 1 or load.lstride >= load.rows
+    apart = config.blocks(load.cols) <= 1 or load.lstride >= load.rows
     yield from _rule(
         not apart, f"blocks overlap: lstride {load.lstride} is less than rows {load.rows}"
     )

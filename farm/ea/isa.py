@@ -9,11 +9,9 @@ Invariant: the fields of every layout fit the 104 payload bits, and an instructi
 exactly the fields and flags of its layout plus `waits` and `posts`. Constructors check nothing, so
 that a bad program can be represented and reported; `encode` and `verify` check.
 
-What the design left open, decided here: SETB sets a 32-bit broadcast register of the vector
-engine; SYNC is an engine's no-operation that only waits and posts; FENCE holds the dispatcher until
-all engines are idle; MARK is a SYNC with a tag for traces; ``dstride`` and ``offset`` are bytes;
-VEC has a 2-bit field more than the design (`source`: rows, immediate or register) and a 16th
-operation, ``splat``.
+Names that do not explain themselves: SETB sets a 32-bit broadcast register of the vector engine;
+SYNC makes an engine only wait and post; FENCE holds the dispatcher until all engines are idle; MARK
+is a SYNC with a tag for traces. ``dstride`` and ``offset`` are bytes, all other strides rows.
 """
 
 from __future__ import annotations
