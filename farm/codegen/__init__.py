@@ -9,6 +9,6 @@ the same bytes in every process. Importing this package loads no compiler; a bac
 """
 
 from farm.codegen.compile import compile_function, toolchain_of
-from farm.codegen.signature import signature_of, symbol_of
+from farm.codegen.symbol import symbol_of
 
-__all__ = ["compile_function", "signature_of", "symbol_of", "toolchain_of"]
+__all__ = ["compile_function", "symbol_of", "toolchain_of"]

@@ -19,9 +19,9 @@ from farm.codegen.llvm.statements import Kernel
 from farm.codegen.llvm.stubs import emit_launch, emit_stub, emit_table_entry
 from farm.codegen.llvm.symbols import undefined_symbols
 from farm.codegen.llvm.unit import Software, Unit
-from farm.codegen.signature import signature_of, symbol_of
+from farm.codegen.symbol import symbol_of
 from farm.errors import InvalidFunction, UnsupportedFunction
-from farm.ir import Function
+from farm.ir import Function, signature_of
 from farm.target import Target
 
 __all__ = ["compile_device", "compile_host", "toolchain"]
