@@ -66,8 +66,13 @@ def emit():
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
-    def compile_ir(text, triple):
-        machine = llvm.Target.from_triple(triple).create_target_machine(reloc="pic", opt=2)
+    def compile_ir(text, triple, features=""):
+        machine = llvm.Target.from_triple(triple).create_target_machine(
+            reloc="pic",
+            opt=2,
+            features=features,
+            abiname="lp64d" if triple.startswith("riscv64") else "",
+        )
         module = llvm.parse_assembly(text)
         module.triple = triple
         module.verify()
@@ -92,7 +97,7 @@ def built(emit):
             requires=parsed.requires,
             toolchain="test",
             signature=Signature(tuple(params)),
-            data=emit(text, parsed.option("mtriple")),
+            data=emit(text, parsed.option("mtriple"), parsed.option("mattr") or ""),
         )
 
     return make
@@ -112,3 +117,9 @@ def add_params():
 def add_module(built, add_params):
     """The function ``add`` for this machine."""
     return built("add", add_params, ADD)
+
+
+@pytest.fixture(scope="session")
+def add_body():
+    """The body of ``add``, for other targets."""
+    return ADD
