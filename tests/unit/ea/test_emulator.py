@@ -186,6 +186,17 @@ def test_machine_after_a_fault_refuses_until_reset():
     assert machine.run(good, buffers).instructions == 1
 
 
+def test_machine_second_program_sees_nothing_of_the_first():
+    machine, _, out = run("setb b[1], 99\nld.s s[0], A, rows=1 cols=1\nhalt")
+    buffers = [np.zeros(64, np.int8), out]
+    text = "vec.splat s[1], b[1], rows=1 | post x\nst.s C, s[1], rows=1 cols=16 | wait x\nhalt"
+    out[:] = 5
+    machine.run(assemble(HEAD + text), buffers)
+    assert out[:16].tolist() == [0] * 16
+    with pytest.raises(DeviceFault, match="UNINIT"):
+        machine.run(assemble(HEAD + "st.s C, s[0], rows=1 cols=1\nhalt"), buffers)
+
+
 def test_machine_program_for_another_configuration_is_a_version_fault():
     with pytest.raises(DeviceFault, match="the program is for ea16") as caught:
         Machine(EA8).run(assemble(HEAD + "halt"), [])
