@@ -88,14 +88,6 @@ class Header:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    entry: Entry
-    offset: int
-    size: int
-    sha256: bytes
-
-
 def encode(entries: Sequence[Entry]) -> bytes:
     """Return the file that holds these sections, in this order.
 
@@ -165,14 +157,12 @@ def decode(data: bytes) -> tuple[Header, tuple[Entry, ...]]:
     reader = _Reader(table)
     entries: list[Entry] = []
     end = HEADER_BYTES
-    for index in range(header.count):
-        placed = _decode_entry(reader, data, header, index)
+    for _ in range(header.count):
         start = end + -end % ALIGN_BYTES
-        if placed.offset != start:
-            raise _corrupt(f"section {index} starts at {placed.offset}, not at {start}")
         _check_gap(data, end, start)
-        end = placed.offset + placed.size
-        entries.append(placed.entry)
+        entry = _decode_entry(reader, data, header, start)
+        end = start + len(entry.data)
+        entries.append(entry)
     if reader.offset != len(table):
         raise _corrupt(f"{len(table) - reader.offset} bytes follow the last table entry")
     if header.table_offset != end + -end % ALIGN_BYTES:
@@ -237,30 +227,28 @@ class _Reader:
             raise _corrupt(f"a text of the table is not UTF-8 ({error.reason})") from error
 
 
-def _decode_entry(reader: _Reader, data: bytes, header: Header, index: int) -> _Placed:
+def _decode_entry(reader: _Reader, data: bytes, header: Header, start: int) -> Entry:
+    """Read the next entry, whose section must be at `start`, and check that section."""
     begin = reader.offset
     fields = _ENTRY.unpack(reader.take(_ENTRY.size))
     entry_bytes, kind, flags, format_version, offset, size, sha256 = fields
     target_id, symbol, format_ = reader.text(), reader.text(), reader.text()
     count = reader.u16()
     if count > MAX_REQUIRES:
-        raise _corrupt(f"section {index} requires too much ({count})")
+        raise _corrupt(f"section {symbol[:80]!r} requires too much ({count})")
     requires = tuple(reader.text() for _ in range(count))
     extra = begin + entry_bytes - reader.offset
     if extra < 0 or (extra > 0 and header.minor <= MINOR):
-        raise _corrupt(f"entry {index} has an impossible size ({entry_bytes})")
+        raise _corrupt(f"the entry of {symbol[:80]!r} has an impossible size ({entry_bytes})")
     reader.take(extra)
-    if (
-        size > MAX_SECTION_BYTES
-        or offset > header.table_offset
-        or offset + size > header.table_offset
-    ):
-        raise _corrupt(f"section {index} does not fit the file ({offset} + {size})")
+    if offset != start:
+        raise _corrupt(f"section {symbol[:80]!r} starts at {offset}, not at {start}")
+    if size > MAX_SECTION_BYTES or offset + size > header.table_offset:
+        raise _corrupt(f"section {symbol[:80]!r} does not fit the file ({offset} + {size})")
     content = data[offset : offset + size]
     if hashlib.sha256(content).digest() != sha256:
-        raise _corrupt(f"section {index} {symbol[:80]!r} does not match its digest")
-    entry = Entry(kind, flags, format_version, target_id, symbol, format_, requires, content)
-    return _Placed(entry, offset, size, sha256)
+        raise _corrupt(f"section {symbol[:80]!r} does not match its digest")
+    return Entry(kind, flags, format_version, target_id, symbol, format_, requires, content)
 
 
 def _check_gap(data: bytes, start: int, stop: int) -> None:
