@@ -216,6 +216,20 @@ class DeviceLost(InfrastructureError):
     code = "DEVICE_LOST"
 
 
+class BlobCorrupt(InfrastructureError):
+    """A blob's bytes do not match its digest, on the way or in the store; send it again."""
+
+    code = "BLOB_CORRUPT"
+    status = "DATA_LOSS"
+
+
+class StoreFull(InfrastructureError):
+    """The content-addressed store cannot take the blob: no space, or it is over the size limit."""
+
+    code = "STORE_FULL"
+    status = "RESOURCE_EXHAUSTED"
+
+
 class Fenced(InfrastructureError):
     """The epoch is no longer the device's current one: your lease ended; acquire again."""
 

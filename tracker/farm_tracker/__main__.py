@@ -1,0 +1,7 @@
+"""``python -m farm_tracker``."""
+
+import sys
+
+from farm_tracker.main import main
+
+sys.exit(main())

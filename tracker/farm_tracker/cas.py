@@ -1,0 +1,236 @@
+"""The content-addressed store: a directory of blobs named by SHA-256.
+
+Owns: writing, reading, checking and removing blobs. Does not own: which blobs are still wanted, or the wire.
+
+Invariant: a blob under its name is whole and durable; bytes that do not match their name are removed and never
+returned as a blob.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from farm.core.digest import Digest, digest_of
+from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+CHUNK_BYTES = 1 << 20
+MAX_BLOB_BYTES = 1 << 30
+
+
+class BlobWriter:
+    """Takes one blob in chunks; use as a context, and `commit` at the end. Blocking: call in a thread."""
+
+    def __init__(self, store: BlobStore, digest: Digest) -> None:
+        self._store = store
+        self._digest = digest
+        self._hash = hashlib.sha256()
+        self._size_bytes = 0
+        try:
+            handle, name = tempfile.mkstemp(dir=store.incoming)
+        except OSError as error:
+            raise _full(digest, error) from error
+        self._path = Path(name)
+        self._file: IO[bytes] = os.fdopen(handle, "wb")
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes.
+
+        Raises
+        ------
+        BlobCorrupt
+            There are more of them than the digest says.
+        StoreFull
+            The disk is full.
+        """
+        self._size_bytes += len(data)
+        if self._size_bytes > self._digest.size_bytes:
+            raise self._mismatch(f"more than {self._digest.size_bytes} bytes")
+        self._hash.update(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise _full(self._digest, error) from error
+
+    def commit(self) -> None:
+        """Check the bytes, make them durable, and give them their name.
+
+        Raises
+        ------
+        BlobCorrupt
+            The bytes do not match the digest.
+        StoreFull
+            The disk is full.
+        """
+        has = Digest(self._hash.hexdigest(), self._size_bytes)
+        if has != self._digest:
+            raise self._mismatch(str(has))
+        final = self._store.path(self._digest)
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            final.parent.mkdir(parents=True, exist_ok=True)
+            self._path.replace(final)
+            _sync_folders(final.parent, self._store.blobs)
+        except OSError as error:
+            raise _full(self._digest, error) from error
+
+    def close(self) -> None:
+        """Leave nothing behind; after `commit` this changes nothing."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _mismatch(self, has: str) -> BlobCorrupt:
+        return BlobCorrupt(
+            f"blob {self._digest}: the bytes sent are another blob ({has}); send it again"
+        )
+
+
+class BlobStore:
+    """A directory of blobs, in two levels of folders by the first digits of their names."""
+
+    def __init__(self, root: Path, max_blob_bytes: int = MAX_BLOB_BYTES) -> None:
+        self.blobs = root / "blobs"
+        self.incoming = root / "incoming"
+        self.max_blob_bytes = max_blob_bytes
+        for folder in (self.blobs, self.incoming):
+            folder.mkdir(parents=True, exist_ok=True)
+        for left in self.incoming.iterdir():  # of a tracker that was killed while writing
+            left.unlink()
+
+    def path(self, digest: Digest) -> Path:
+        """Return where a blob is or would be."""
+        name = digest.sha256
+        return self.blobs / name[:2] / name[2:4] / name
+
+    def has(self, digest: Digest) -> bool:
+        """Tell whether the blob is here, by name and size."""
+        try:
+            return self.path(digest).stat().st_size == digest.size_bytes
+        except FileNotFoundError:
+            return False
+
+    def missing(self, digests: Iterable[Digest]) -> list[Digest]:
+        """Return those that are absent, in the order given, without repeats. Blocking."""
+        return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
+
+    def check_size(self, digest: Digest) -> None:
+        """Raise StoreFull if a blob of this size is over the limit."""
+        if digest.size_bytes > self.max_blob_bytes:
+            raise StoreFull(
+                f"blob {digest}: over the limit ({self.max_blob_bytes} bytes); split it"
+            )
+
+    def put(self, data: bytes) -> Digest:
+        """Store some bytes and return their digest. Blocking; raises StoreFull."""
+        digest = digest_of(data)
+        self.check_size(digest)
+        if not self.has(digest):
+            with BlobWriter(self, digest) as writer:
+                writer.feed(data)
+                writer.commit()
+        return digest
+
+    def get(self, digest: Digest) -> bytes:
+        """Return a whole blob, checked. Blocking.
+
+        Raises
+        ------
+        NotFound
+            It is absent.
+        BlobCorrupt
+            Its bytes do not match its name; it has been removed.
+        """
+        try:
+            data = self.path(digest).read_bytes()
+        except FileNotFoundError:
+            raise _absent(digest) from None
+        self._check(digest, digest_of(data))
+        return data
+
+    async def read(self, digest: Digest) -> AsyncIterator[bytes]:
+        """Yield a blob in chunks of at most 1 MiB; the last comes only after all were checked.
+
+        Raises
+        ------
+        NotFound, BlobCorrupt
+            As `get`; a corrupt blob is noticed before its last chunk is given.
+        """
+        try:
+            file = self.path(digest).open("rb")
+        except FileNotFoundError:
+            raise _absent(digest) from None
+        with file:
+            sha256, size_bytes = hashlib.sha256(), 0
+            held: bytes | None = None
+            while chunk := await asyncio.to_thread(_read_chunk, file, sha256):
+                size_bytes += len(chunk)
+                if held is not None:
+                    yield held
+                held = chunk
+            self._check(digest, Digest(sha256.hexdigest(), size_bytes))
+            if held is not None:
+                yield held
+
+    def _check(self, digest: Digest, has: Digest) -> None:
+        if has != digest:
+            self.path(digest).unlink(missing_ok=True)
+            raise BlobCorrupt(
+                f"blob {digest}: corrupt in the store (it is {has}), removed; send it again"
+            )
+
+
+def _read_chunk(file: IO[bytes], sha256: hashlib._Hash) -> bytes:
+    chunk = file.read(CHUNK_BYTES)
+    sha256.update(chunk)
+    return chunk
+
+
+def _absent(digest: Digest) -> NotFound:
+    return NotFound(f"blob {digest}: not in the store; send it first")
+
+
+def _full(digest: Digest, error: OSError) -> StoreFull:
+    return StoreFull(
+        f"blob {digest}: the store cannot write ({error.strerror}); free space and retry"
+    )
+
+
+def _sync_folders(folder: Path, root: Path) -> None:
+    """Make the names durable, from the blob's folder up to the root."""
+    for it in (folder, folder.parent, root):
+        handle = os.open(it, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def checked_digest(store: BlobStore, digest: Digest) -> Digest:
+    """Return the digest of a blob that is about to be written, if its size is allowed.
+
+    Raises
+    ------
+    StoreFull
+        It is over the limit.
+    InvalidInput
+        It claims to be empty but is not the empty blob.
+    """
+    store.check_size(digest)
+    if digest.size_bytes == 0 and digest != digest_of(b""):
+        raise InvalidInput(f"blob {digest}: no empty blob has this SHA-256; pass the right digest")
+    return digest

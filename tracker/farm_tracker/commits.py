@@ -1,0 +1,174 @@
+"""Group commit: changes become durable in order, then their commands are carried out.
+
+Owns: which part of a step must be stored, the one thread that writes, the order of commands.
+Does not own: the store's format (`store`) or what commands do (`tracker`).
+
+Invariant: no command of a step is carried out before the step, and all before it, are stored. Steps that come while
+a transaction is being written share the next one. If a write fails nothing more is carried out: the truth is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from farm.errors import InfrastructureError
+from farm_tracker.state.state import Changes
+from farm_tracker.store import StoredChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from farm_tracker.state.commands import Command
+    from farm_tracker.state.model import Agent, Device
+    from farm_tracker.state.state import State, Step
+    from farm_tracker.state.work import BuildUnit
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Entry:
+    stored: StoredChanges | None
+    commands: tuple[Command, ...]
+    done: asyncio.Future[None]
+
+
+class Commits:
+    """The way of each step from memory to disk to the world."""
+
+    def __init__(
+        self, write: Callable[[StoredChanges], None], carry_out: Callable[[Command], None]
+    ) -> None:
+        self._write = write
+        self._carry_out = carry_out
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._pending: list[_Entry] = []
+        self._drain: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[InfrastructureError] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def add(self, stored: StoredChanges | None, step: Step) -> asyncio.Future[None]:
+        """Take a step; the future is done when it is stored and carried out.
+
+        Raises
+        ------
+        InfrastructureError
+            An earlier step could not be stored.
+        """
+        if self.failed.done():
+            raise self.failed.result()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if stored is None and self._drain is None:
+            self._perform(_Entry(None, step.commands, done))
+            return done
+        self._pending.append(_Entry(stored, step.commands, done))
+        if self._drain is None:
+            self._drain = asyncio.get_running_loop().create_task(self._run())
+        return done
+
+    async def in_thread(self, call: Callable[..., T], *args: Any) -> T:
+        """Run a call in the store's thread, after the writes that are under way."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
+
+    async def close(self) -> None:
+        """Store what is pending and end the thread."""
+        if self._drain is not None:
+            await self._drain
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        while self._pending and not self.failed.done():
+            batch, self._pending = self._pending, []
+            stored = [entry.stored for entry in batch if entry.stored is not None]
+            if stored:
+                try:
+                    await self.in_thread(self._write, _merged(stored))
+                except (SQLAlchemyError, OSError) as error:
+                    self._fail(batch, error)
+                    break
+            for entry in batch:
+                self._perform(entry)
+        self._drain = None
+
+    def _perform(self, entry: _Entry) -> None:
+        for command in entry.commands:
+            self._carry_out(command)
+        if not entry.done.done():
+            entry.done.set_result(None)
+
+    def _fail(self, batch: list[_Entry], error: Exception) -> None:
+        failure = InfrastructureError(
+            f"tracker: its store cannot be written ({error}); it stops, nothing acknowledged is lost; "
+            "repair the disk and start it again"
+        )
+        self.failed.set_result(failure)
+        for entry in [*batch, *self._pending]:
+            if not entry.done.done():
+                entry.done.set_exception(failure)
+                entry.done.exception()  # most have nobody who waits
+        self._pending = []
+
+
+def durable_part(state: State, changes: Changes) -> StoredChanges | None:
+    """Return what of `changes` must be stored; None if nothing, as for most heartbeats.
+
+    Call it before the changes are applied, since it compares them with what was.
+    """
+    kept = Changes(cached=changes.cached)
+    for agent_id, agent in changes.agents.items():
+        if _agent_facts(agent) != _agent_facts(state.agents.get(agent_id)):
+            kept.agents[agent_id] = agent
+    for device_id, device in changes.devices.items():
+        if _device_facts(device) != _device_facts(state.devices.get(device_id)):
+            kept.devices[device_id] = device
+    for lease_id, lease in changes.leases.items():
+        if lease is not None and lease.epoch and lease != state.leases.get(lease_id):
+            kept.leases[lease_id] = lease
+    for job_id, job in changes.jobs.items():
+        if job is not None and job != state.jobs.get(job_id):
+            kept.jobs[job_id] = job
+    units = _keep_attempts(state, changes, kept)
+    parts = (kept.agents, kept.devices, kept.leases, kept.jobs, kept.attempts, kept.cached)
+    return StoredChanges(kept, units) if any(parts) else None
+
+
+def _keep_attempts(state: State, changes: Changes, kept: Changes) -> dict[str, BuildUnit]:
+    """Keep attempts that changed; return the units that they are of."""
+    units = {}
+    for attempt_id, attempt in changes.attempts.items():
+        if attempt is not None and attempt != state.attempts.get(attempt_id):
+            kept.attempts[attempt_id] = attempt
+            changed = changes.units.get(attempt.unit_id)
+            units[str(attempt.unit_id)] = changed or state.units[attempt.unit_id]
+    return units
+
+
+def _agent_facts(agent: Agent | None) -> object:
+    return agent and (
+        agent.instance_id,
+        agent.former_instances,
+        agent.version,
+        agent.builds,
+        agent.build_slots,
+        agent.hosted_by,
+        agent.host,
+        agent.device_ids,
+    )
+
+
+def _device_facts(device: Device | None) -> object:
+    return device and (device.agent_id, device.description, device.admin, device.epoch)
+
+
+def _merged(stored: list[StoredChanges]) -> StoredChanges:
+    merged = StoredChanges(Changes(), {})
+    for it in stored:
+        merged.changes.merge(it.changes)
+        merged.units.update(it.units)
+    return merged

@@ -1,0 +1,64 @@
+"""The tracker's process: ``python -m farm_tracker --data-dir D --listen 127.0.0.1:7460``.
+
+Owns: its arguments, its log, its signals. Does not own: the server.
+
+Invariant: the one line on standard output is the address; everything else goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from farm.errors import FarmError
+from farm_tracker.server import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEFAULT_LISTEN = "127.0.0.1:7460"
+LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="farm_tracker", description="The tracker of a kernel farm."
+    )
+    parser.add_argument("--data-dir", required=True, help="folder of its store; made if absent")
+    parser.add_argument("--listen", default=DEFAULT_LISTEN, help="host:port (default %(default)s)")
+    parser.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
+    )
+    chosen = parser.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, level=chosen.log_level, format=LOG_FORMAT)
+    try:
+        return asyncio.run(_run(chosen.data_dir, chosen.listen))
+    except FarmError as error:
+        print(f"farm_tracker: {error.message}", file=sys.stderr)
+        return error.exit_code
+
+
+async def _run(data_dir: str, listen: str) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = await serve(data_dir, listen)
+    print(server.address, flush=True)
+    log.info("serving address=%s data_dir=%s", server.address, data_dir)
+    stopped = asyncio.ensure_future(stopping.wait())
+    ends: set[asyncio.Future[Any]] = {stopped, server.failed}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    await server.stop()
+    if server.failed.done():
+        raise server.failed.result()
+    log.info("stopped")
+    return 0

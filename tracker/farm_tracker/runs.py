@@ -1,0 +1,131 @@
+"""Runs: one call of one function without holding a session.
+
+Owns: lease, load, call, release as one thing. Does not own: any of its parts.
+
+Invariant: the lease is released whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from farm.api.v1 import run_pb2, session_pb2
+from farm.errors import FarmError, InfrastructureError
+from farm_tracker.state.events import LeaseReleased
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from farm.api.v1 import digest_pb2
+    from farm.target import Selector
+    from farm_tracker.sessions import ClientEnd, Session
+    from farm_tracker.state.model import Device
+    from farm_tracker.tracker import Tracker
+
+LOAD_ALLOWANCE_S = 60.0
+"""Time that a run's lease has beside the call's own limit, for preparing and loading."""
+MAX_TTL_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What to run where. `call` has no module id yet."""
+
+    selector: Selector
+    artifact: digest_pb2.Digest
+    call: session_pb2.CallRequest
+    limit_s: float
+    wait_s: float
+
+
+async def run(tracker: Tracker, request: RunRequest) -> AsyncIterator[Device | run_pb2.RunResult]:
+    """Yield the device that was leased, then the result.
+
+    Raises
+    ------
+    FarmError
+        No device could be had, or it was lost. What the kernel did wrong is in the result.
+    """
+    ttl_s = min(MAX_TTL_S, request.limit_s + LOAD_ALLOWANCE_S)
+    granted = await tracker.acquire(
+        request.selector, ttl_s=ttl_s, wait_s=request.wait_s, holder="run"
+    )
+    lease = granted.lease
+    try:
+        yield granted.device
+        session = tracker.sessions.find(lease.lease_id, lease.epoch)
+        yield await _call(session, request)
+    finally:
+        if not tracker.failed.done():
+            tracker.post(LeaseReleased(lease.lease_id, lease.epoch))
+
+
+async def _call(session: Session, request: RunRequest) -> run_pb2.RunResult:
+    replies: asyncio.Queue[session_pb2.SessionReply] = asyncio.Queue(1)
+
+    async def write(reply: session_pb2.SessionReply) -> bool:
+        await replies.put(reply)
+        return True
+
+    client = session.attach(write)
+    try:
+        loaded = await _ask(
+            session,
+            client,
+            replies,
+            session_pb2.SessionRequest(
+                seq=2, load=session_pb2.LoadRequest(artifact=request.artifact)
+            ),
+        )
+        if loaded.HasField("error"):
+            return run_pb2.RunResult(error=loaded.error)
+        request.call.module_id = loaded.loaded.module_id
+        called = await _ask(
+            session, client, replies, session_pb2.SessionRequest(seq=3, call=request.call)
+        )
+    finally:
+        client.detach()
+    target = next(
+        (it.target for it in loaded.loaded.functions if it.symbol == request.call.symbol), ""
+    )
+    if called.HasField("error"):
+        return run_pb2.RunResult(error=called.error, target=target)
+    return run_pb2.RunResult(
+        outputs=called.called.outputs, samples_ns=called.called.samples_ns, target=target
+    )
+
+
+async def _ask(
+    session: Session,
+    client: ClientEnd,
+    replies: asyncio.Queue[session_pb2.SessionReply],
+    request: session_pb2.SessionRequest,
+) -> session_pb2.SessionReply:
+    """Send one request and return its reply, unless the session ends first."""
+    answer = asyncio.create_task(_exchange(client, replies, request))
+    try:
+        ends: set[asyncio.Future[Any]] = {answer, session.ended, client.failed}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise _end_of(session, client)
+    finally:
+        answer.cancel()
+
+
+async def _exchange(
+    client: ClientEnd,
+    replies: asyncio.Queue[session_pb2.SessionReply],
+    request: session_pb2.SessionRequest,
+) -> session_pb2.SessionReply:
+    await client.send(request)
+    return await replies.get()
+
+
+def _end_of(session: Session, client: ClientEnd) -> FarmError:
+    for end in (session.ended, client.failed):
+        if end.done():
+            return end.result()
+    return InfrastructureError("run: its session ended without a reason; run it again")

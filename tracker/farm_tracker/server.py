@@ -1,0 +1,187 @@
+"""One tracker that serves: its folder, its store, its port.
+
+Owns: putting the parts together, the lock of the data folder, starting and stopping. Does not own: the parts.
+
+Invariant: one tracker a data folder; it listens on this machine only, since there is no TLS yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import grpc
+
+from farm.api.v1 import (
+    agent_pb2_grpc,
+    blob_pb2_grpc,
+    build_pb2_grpc,
+    device_pb2_grpc,
+    lease_pb2_grpc,
+    run_pb2_grpc,
+    session_pb2_grpc,
+)
+from farm.core.clock import SystemClock
+from farm.core.ids import random_id
+from farm.errors import InfrastructureError, InvalidInput, NotAllowed
+from farm.rpc import server_options
+from farm_tracker.builds import Builds
+from farm_tracker.cas import BlobStore
+from farm_tracker.service.agent import AgentService
+from farm_tracker.service.blob import BlobService
+from farm_tracker.service.build import BuildService
+from farm_tracker.service.device import DeviceService
+from farm_tracker.service.lease import LeaseService
+from farm_tracker.service.run import RunService
+from farm_tracker.service.session import SessionService
+from farm_tracker.state.model import Limits
+from farm_tracker.store import Store
+from farm_tracker.tracker import Tracker
+
+if TYPE_CHECKING:
+    from farm.core.clock import Clock
+    from farm.core.ids import IdSource
+
+MAX_MESSAGE_BYTES = 4 << 20
+GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerServer:
+    """A tracker that is serving at `address` (host:port)."""
+
+    address: str
+    tracker: Tracker
+    blobs: BlobStore
+    _server: grpc.aio.Server
+    _store: Store
+    _lock: IO[str]
+
+    async def stop(self) -> None:
+        """Stop serving; what was acknowledged is on disk. Calls under way end with an error."""
+        await self.tracker.stop()
+        await self._server.stop(GRACE_S)
+        self._store.close()
+        self._lock.close()
+
+    @property
+    def failed(self) -> asyncio.Future[InfrastructureError]:
+        """Done when the store could not be written; stop then, and start again once it can."""
+        return self.tracker.failed
+
+
+async def serve(
+    data_dir: str | Path,
+    address: str = "127.0.0.1:0",
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    ids: IdSource = random_id,
+) -> TrackerServer:
+    """Start a tracker and return once it serves.
+
+    Parameters
+    ----------
+    data_dir
+        Where its store and blobs are; made if absent.
+    address
+        ``host:port``; port 0 takes a free one. The host must be a loopback address.
+
+    Raises
+    ------
+    NotAllowed
+        The address is not of this machine alone.
+    InvalidInput
+        The address is malformed.
+    InfrastructureError
+        Another tracker uses the folder, the port is taken, or the store is unreadable.
+    """
+    host = check_loopback(address)
+    folder = Path(data_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = _lock_folder(folder)
+    store = None
+    try:
+        store = await asyncio.to_thread(Store, folder / "tracker.db")
+        blobs = await asyncio.to_thread(BlobStore, folder / "cas")
+        tracker = Tracker(store, limits or Limits(), clock or SystemClock(), ids)
+        await tracker.start()
+        server = _server(tracker, blobs)
+        port = _bind(server, address)
+        await server.start()
+    except BaseException:
+        if store is not None:
+            store.close()
+        lock.close()
+        raise
+    return TrackerServer(f"{host}:{port}", tracker, blobs, server, store, lock)
+
+
+def check_loopback(address: str) -> str:
+    """Return the host of a loopback address.
+
+    Raises
+    ------
+    InvalidInput
+        It is not host:port.
+    NotAllowed
+        Other machines could reach it, and there is no TLS yet.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InvalidInput(f"listen address: malformed ({address[:80]!r}); use 127.0.0.1:PORT")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        raise InvalidInput(
+            f"listen address: host is no IP address ({host[:80]!r}); use 127.0.0.1:PORT"
+        ) from None
+    if not loopback:
+        raise NotAllowed(
+            f"listen address: {host} can be reached by other machines, but connections are not "
+            "encrypted yet; use 127.0.0.1"
+        )
+    return host
+
+
+def _server(tracker: Tracker, blobs: BlobStore) -> grpc.aio.Server:
+    limits = {"grpc.max_send_message_length", "grpc.max_receive_message_length"}
+    options = [(name, value) for name, value in server_options() if name not in limits]
+    server = grpc.aio.server(options=[*options, *((name, MAX_MESSAGE_BYTES) for name in limits)])
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
+    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(blobs), server)
+    builds = Builds(tracker, blobs)
+    build_pb2_grpc.add_BuildServiceServicer_to_server(BuildService(builds), server)
+    device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceService(tracker.state), server)
+    lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(tracker), server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(tracker, blobs), server)
+    session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(tracker.sessions), server)
+    return server
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise InfrastructureError(
+            f"listen address: cannot bind {address} ({error}); choose another port"
+        ) from error
+    if port == 0:
+        raise InfrastructureError(f"listen address: cannot bind {address}; choose another port")
+    return port
+
+
+def _lock_folder(folder: Path) -> IO[str]:
+    lock = (folder / "tracker.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise InfrastructureError(
+            f"data folder {folder}: another tracker uses it; stop that one or choose another folder"
+        ) from None
+    return lock

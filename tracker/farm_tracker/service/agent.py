@@ -1,0 +1,103 @@
+"""AgentService: control streams of agents, and their ends of sessions.
+
+Owns: both streams. Does not own: what reports mean. Invariant: a process that was replaced is told so, on both.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
+from farm.core.ids import AgentId, LeaseId
+from farm.errors import Fenced, InvalidInput
+from farm_tracker.service.convert import desired_to_proto, report_from_proto
+from farm_tracker.service.streams import errors_to_status, read, run_until, write
+
+if TYPE_CHECKING:
+    import grpc
+
+    from farm_tracker.cas import BlobStore
+    from farm_tracker.links import Link
+    from farm_tracker.sessions import AgentEnd, Session
+    from farm_tracker.tracker import Tracker
+
+    Control = grpc.aio.ServicerContext[agent_pb2.AgentState, agent_pb2.DesiredState]
+    Serving = grpc.aio.ServicerContext[agent_pb2.ServeFrame, session_pb2.SessionRequest]
+
+
+class AgentService(agent_pb2_grpc.AgentServiceServicer):
+    """Agents of one tracker."""
+
+    def __init__(self, tracker: Tracker, blobs: BlobStore) -> None:
+        self._tracker = tracker
+        self._blobs = blobs
+
+    async def Synchronise(  # type: ignore[override]
+        self,
+        request_iterator: Any,  # noqa: ANN401 - read through the context
+        context: Control,
+    ) -> None:
+        """Take an agent's states, tell it the desired ones."""
+        async with errors_to_status(context):
+            first = await read(context)
+            if first is None:
+                raise InvalidInput("agent: an empty stream; send your state first")
+            link = self._tracker.connect(report_from_proto(first, self._blobs, connected=True))
+            try:
+                await run_until(
+                    self._push(context, link), self._listen(context, link), ends=[link.ended]
+                )
+            finally:
+                self._tracker.disconnect(link)
+
+    async def Serve(  # type: ignore[override]
+        self,
+        request_iterator: Any,  # noqa: ANN401 - read through the context
+        context: Serving,
+    ) -> None:
+        """Relay one session between an agent and its client."""
+        async with errors_to_status(context):
+            first = await read(context)
+            if first is None or first.WhichOneof("frame") != "open":
+                raise InvalidInput("session: the first frame must carry `open`")
+            session = self._session(first.open)
+            end = session.serve(partial(write, context))
+            try:
+                await run_until(_relay(context, end), ends=[session.ended, end.replaced])
+            finally:
+                end.leave()
+
+    def _session(self, opened: agent_pb2.ServeOpen) -> Session:
+        agent = self._tracker.state.agents.get(AgentId(opened.agent_id))
+        if agent is None or agent.instance_id != opened.instance_id:
+            raise Fenced(
+                f"agent {opened.agent_id[:80]}: process {opened.instance_id[:80]} does not speak for "
+                "it; connect first"
+            )
+        return self._tracker.sessions.find_for_agent(
+            LeaseId(opened.lease_id), opened.epoch, agent.agent_id
+        )
+
+    async def _push(self, context: Control, link: Link) -> None:
+        revision = 0
+        heartbeat_s = self._tracker.state.limits.heartbeat_s
+        while True:
+            desired = await link.take()
+            revision += 1
+            now = self._tracker.clock.now()
+            if not await write(context, desired_to_proto(desired, revision, heartbeat_s, now)):
+                return
+
+    async def _listen(self, context: Control, link: Link) -> None:
+        while (state := await read(context)) is not None:
+            if (state.agent_id, state.instance_id) != (link.agent_id, link.instance_id):
+                raise InvalidInput("agent: another agent on the same stream; open one for each")
+            self._tracker.post(report_from_proto(state, self._blobs, connected=False))
+
+
+async def _relay(context: Serving, end: AgentEnd) -> None:
+    while (frame := await read(context)) is not None:
+        if frame.WhichOneof("frame") != "reply":
+            raise InvalidInput("session: a frame without a reply; send replies after `open`")
+        await end.take(frame.reply)

@@ -1,0 +1,74 @@
+"""LeaseService on the wire. Owns: its messages' checks. Invariant: an answer was stored before it was given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farm.api.v1 import lease_pb2, lease_pb2_grpc
+from farm.core.ids import Epoch, LeaseId
+from farm.target import Selector
+from farm_tracker.service.convert import check_range, check_text, lease_to_proto
+from farm_tracker.service.streams import errors_to_status
+from farm_tracker.state.events import LeaseReleased, LeaseRenewed
+
+if TYPE_CHECKING:
+    import grpc
+
+    from farm_tracker.tracker import Tracker
+
+DEFAULT_TTL_S = 60.0
+MIN_TTL_S = 1.0
+MAX_TTL_S = 600.0
+MAX_WAIT_S = 86_400.0
+MAX_HOLDER_BYTES = 128
+MAX_ID_BYTES = 128
+
+
+class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
+    """Leases of one tracker."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    async def Acquire(
+        self, request: lease_pb2.AcquireRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> lease_pb2.AcquireResponse:
+        """Wait for a device and take it."""
+        async with errors_to_status(context):
+            granted = await self._tracker.acquire(
+                Selector.parse(request.selector),
+                ttl_s=ttl_of(request.ttl_s),
+                wait_s=check_range(request.wait_s, 0.0, MAX_WAIT_S, "wait_s"),
+                holder=check_text(request.holder, "holder", MAX_HOLDER_BYTES),
+            )
+            now = self._tracker.clock.now()
+            return lease_pb2.AcquireResponse(
+                lease=lease_to_proto(granted.lease, granted.device, now)
+            )
+        raise AssertionError("unreachable")
+
+    async def Renew(
+        self, request: lease_pb2.RenewRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> lease_pb2.RenewResponse:
+        """Extend a lease."""
+        async with errors_to_status(context):
+            ttl_s = ttl_of(request.ttl_s)
+            lease_id = LeaseId(check_text(request.lease_id, "lease_id", MAX_ID_BYTES))
+            await self._tracker.post(LeaseRenewed(lease_id, Epoch(request.epoch), ttl_s))
+            return lease_pb2.RenewResponse(remaining_s=ttl_s)
+        raise AssertionError("unreachable")
+
+    async def Release(
+        self, request: lease_pb2.ReleaseRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> lease_pb2.ReleaseResponse:
+        """Give a lease back."""
+        async with errors_to_status(context):
+            lease_id = LeaseId(check_text(request.lease_id, "lease_id", MAX_ID_BYTES))
+            await self._tracker.post(LeaseReleased(lease_id, Epoch(request.epoch)))
+            return lease_pb2.ReleaseResponse()
+        raise AssertionError("unreachable")
+
+
+def ttl_of(ttl_s: float) -> float:
+    """Return how long a lease lasts; 0 stands for the default."""
+    return check_range(ttl_s or DEFAULT_TTL_S, MIN_TTL_S, MAX_TTL_S, "ttl_s")

@@ -1,0 +1,97 @@
+"""What the shell is to do after a step has been committed.
+
+Owns: one type for each command. Does not own: how it is carried out (`farm_tracker.tracker`).
+
+Invariant: a command carries everything that it needs, so that it never shows a later state than the committed one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farm.core.ids import AgentId, AttemptId, JobId, LeaseId
+    from farm.errors import FarmError
+    from farm_tracker.state.model import Device, Lease
+    from farm_tracker.state.work import BuildUnit, JobState, UnitSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLease:
+    """Tell the waiting client that it has a device, and open the session."""
+
+    lease: Lease
+    device: Device
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseLease:
+    """Tell the waiting client that it gets none."""
+
+    lease_id: LeaseId
+    error: FarmError
+
+
+@dataclass(frozen=True, slots=True)
+class EndSession:
+    """A granted lease ended: end both ends of its session with this error."""
+
+    lease_id: LeaseId
+    error: FarmError
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """One attempt that an agent is to work on."""
+
+    attempt_id: AttemptId
+    spec: UnitSpec
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PushDesired:
+    """Send an agent's process everything that is wanted of it."""
+
+    agent_id: AgentId
+    instance_id: str
+    builds: tuple[BuildOrder, ...]
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAgent:
+    """End the control stream of a process that a newer one has replaced."""
+
+    agent_id: AgentId
+    instance_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnitChanged:
+    """Tell these jobs how far a unit is."""
+
+    unit: BuildUnit
+    job_ids: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Tell the coordinator that no unit of a job changes any more; BUILDING: it is to be merged."""
+
+    job_id: JobId
+    state: JobState
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell whoever runs the farm."""
+
+    message: str
+
+
+Command = (
+    GrantLease | RefuseLease | EndSession | PushDesired | FenceAgent | UnitChanged | JobEnded | Warn
+)

@@ -1,0 +1,128 @@
+"""Deadlines: when a state that is between two others ends by itself, and in what.
+
+Owns: the deadline of each entity in each state. Does not own: what happens then (`expiry`).
+
+Invariant: every state that is not a resting state has a deadline. Resting are: a device that is IDLE, or CLEANING
+and known to be BAD; an agent that is OFFLINE and still owns devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farm_tracker.state.model import (
+    HELD,
+    Agent,
+    Device,
+    Health,
+    Lease,
+    LeaseState,
+    Limits,
+    Observed,
+    Use,
+)
+from farm_tracker.state.work import Attempt, AttemptState, BuildJob, BuildUnit, UnitState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farm_tracker.state.state import State
+
+FORGOTTEN = "FORGOTTEN"
+BAD = "CLEANING, BAD"
+
+Entity = Agent | Device | Lease | BuildJob | BuildUnit | Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When (on the tracker's clock, in seconds) and the name of the state that follows."""
+
+    at: float
+    then: str
+
+
+def deadline_of(entity: Entity, limits: Limits) -> Deadline | None:
+    """Return when `entity` leaves its state by itself; None for a resting state."""
+    match entity:
+        case Lease():
+            return _of_lease(entity)
+        case Device():
+            return _of_device(entity)
+        case Agent():
+            return _of_agent(entity, limits)
+        case BuildJob():
+            return Deadline(entity.deadline, "FAILED") if entity.is_open else _forget(entity)
+        case BuildUnit():
+            return _of_unit(entity)
+        case Attempt():
+            if entity.state is AttemptState.BUILDING:
+                return Deadline(entity.deadline, AttemptState.LOST)
+            return _forget(entity)
+
+
+def deadlines(state: State) -> Iterator[tuple[Entity, Deadline]]:
+    """Yield every armed deadline with what it belongs to."""
+    tables = (state.agents, state.devices, state.leases, state.jobs, state.units, state.attempts)
+    for table in tables:
+        for entity in table.values():
+            deadline = deadline_of(entity, state.limits)
+            if deadline is not None:
+                yield entity, deadline
+
+
+def _of_lease(lease: Lease) -> Deadline:
+    match lease.state:
+        case LeaseState.QUEUED:
+            return Deadline(lease.wait_until, LeaseState.EXPIRED)
+        case LeaseState.GRANTED if lease.active_by < lease.expires_at:
+            return Deadline(lease.active_by, LeaseState.LOST)
+        case LeaseState.GRANTED | LeaseState.ACTIVE:
+            return Deadline(lease.expires_at, LeaseState.EXPIRED)
+        case _:
+            return _forget(lease)
+
+
+def _of_device(device: Device) -> Deadline | None:
+    # A held device ends with its lease, whose deadline comes first in every state.
+    if (
+        device.use is Use.CLEANING
+        and device.health is not Health.BAD
+        and device.use_until is not None
+    ):
+        return Deadline(device.use_until, BAD)
+    return None
+
+
+def _of_agent(agent: Agent, limits: Limits) -> Deadline | None:
+    match agent.observed:
+        case Observed.ONLINE:
+            return Deadline(agent.last_report + limits.suspect_s, Observed.SUSPECT)
+        case Observed.SUSPECT | Observed.UNKNOWN:
+            return Deadline(agent.last_report + limits.offline_s, Observed.OFFLINE)
+        case Observed.OFFLINE:
+            return None if agent.device_ids else Deadline(agent.forget_at, FORGOTTEN)
+
+
+def _of_unit(unit: BuildUnit) -> Deadline | None:
+    match unit.state:
+        case UnitState.QUEUED:
+            return Deadline(unit.wait_until, UnitState.FAILED)
+        case UnitState.BUILDING:
+            return None  # ends with its attempt, which has one
+        case _:
+            return _forget(unit)
+
+
+def _forget(entity: Lease | BuildJob | BuildUnit | Attempt) -> Deadline:
+    return Deadline(entity.forget_at, FORGOTTEN)
+
+
+def is_between(entity: Entity) -> bool:
+    """Tell whether the entity must have a deadline of its own or of what it is bound to."""
+    if isinstance(entity, Device):
+        return entity.use in HELD or (
+            entity.use is Use.CLEANING and entity.health is not Health.BAD
+        )
+    return True

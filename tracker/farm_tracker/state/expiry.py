@@ -1,0 +1,80 @@
+"""Expiry: what happens when a deadline passes.
+
+Owns: one rule a kind of entity. Does not own: when deadlines are (`deadlines`).
+
+Invariant: after it, the entity is in the state that its deadline named, or gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from farm_tracker.state import agents, builds, leases
+from farm_tracker.state.agents import UNKILLABLE
+from farm_tracker.state.deadlines import BAD, FORGOTTEN, deadline_of
+from farm_tracker.state.model import Agent, Device, Health, Lease, LeaseState, Observed
+from farm_tracker.state.table import Trigger
+from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
+
+if TYPE_CHECKING:
+    from farm_tracker.state.deadlines import Entity
+    from farm_tracker.state.state import Draft, Overlay
+
+
+def expire(draft: Draft, table: str, key: str) -> None:
+    """Let the deadline of one entity pass, unless another expiry of this step has moved it."""
+    overlay = cast("Overlay[str, Entity]", getattr(draft, table))
+    entity = overlay.get(key)
+    deadline = deadline_of(entity, draft.limits) if entity is not None else None
+    if entity is None or deadline is None or deadline.at > draft.now:
+        return
+    if deadline.then == FORGOTTEN:
+        _forget(draft, overlay, key, entity)
+        return
+    match entity:
+        case Lease():
+            _expire_lease(draft, entity, deadline.then)
+        case Device():
+            assert deadline.then == BAD
+            draft.devices[entity.device_id] = replace(
+                entity, health=Health.BAD, health_cause=UNKILLABLE, use_until=None
+            )
+        case Agent():
+            _expire_agent(draft, entity)
+        case Attempt():
+            builds.lose(draft, entity, f"agent {entity.agent_id} never told its outcome")
+        case BuildUnit():
+            assert entity.state is UnitState.QUEUED
+            builds.expire_unit(draft, entity)
+        case BuildJob():
+            builds.expire_job(draft, entity)
+
+
+def _forget(draft: Draft, overlay: Overlay[str, Entity], key: str, entity: Entity) -> None:
+    if isinstance(entity, BuildUnit):
+        jobs = [draft.jobs.get(job_id) for job_id in entity.job_ids]
+        if any(job is not None and job.is_open for job in jobs):
+            later = draft.now + draft.limits.retain_s
+            draft.units[entity.unit_id] = replace(entity, forget_at=later)
+            return
+    overlay.forget(key)
+
+
+def _expire_lease(draft: Draft, lease: Lease, then: str) -> None:
+    if lease.state is LeaseState.QUEUED:
+        leases.end(draft, lease, Trigger.EXPIRE, "no device became free in time")
+    elif then == LeaseState.LOST:
+        limit = f"{draft.limits.prepare_s:g} s"
+        leases.end(
+            draft, lease, Trigger.LOSE, f"its agent did not prepare the device within {limit}"
+        )
+    else:
+        leases.end(draft, lease, Trigger.EXPIRE, "its time ran out without a renewal")
+
+
+def _expire_agent(draft: Draft, agent: Agent) -> None:
+    if agent.observed is Observed.ONLINE:
+        agents.observe(draft, agent, Trigger.SILENCE)
+    else:
+        agents.observe(draft, agent, Trigger.LOSE)

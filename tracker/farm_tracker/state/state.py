@@ -1,0 +1,251 @@
+"""The state of the farm, and the draft in which a step prepares its changes.
+
+Owns: the entities by id, the indices over them, and how a step's changes are applied.
+Does not own: which changes are right (`step`).
+
+Invariant: an index always equals what the entities say (`invariants` computes both).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from farm_tracker.state.deadlines import deadline_of
+from farm_tracker.state.model import Agent, Device, Lease, LeaseState, Limits
+from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from farm.core.ids import AgentId, AttemptId, DeviceId, JobId, LeaseId
+    from farm_tracker.state.commands import Command
+    from farm_tracker.state.work import CacheEntry, UnitId, UnitSpec
+
+K = TypeVar("K", bound=str)
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class Changes:
+    """New values of entities by id; None where one is forgotten."""
+
+    agents: dict[AgentId, Agent | None] = field(default_factory=dict)
+    devices: dict[DeviceId, Device | None] = field(default_factory=dict)
+    leases: dict[LeaseId, Lease | None] = field(default_factory=dict)
+    jobs: dict[JobId, BuildJob | None] = field(default_factory=dict)
+    units: dict[UnitId, BuildUnit | None] = field(default_factory=dict)
+    attempts: dict[AttemptId, Attempt | None] = field(default_factory=dict)
+    cached: list[CacheEntry] = field(default_factory=list)
+
+    def merge(self, later: Changes) -> None:
+        """Take over what `later` changed; its values win."""
+        self.agents.update(later.agents)
+        self.devices.update(later.devices)
+        self.leases.update(later.leases)
+        self.jobs.update(later.jobs)
+        self.units.update(later.units)
+        self.attempts.update(later.attempts)
+        self.cached.extend(later.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one event leads to: new values, then commands to carry out once those are stored."""
+
+    changes: Changes
+    commands: tuple[Command, ...]
+
+
+class State:
+    """Everything the tracker knows. Read it freely; only `apply` changes it."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.agents: dict[AgentId, Agent] = {}
+        self.devices: dict[DeviceId, Device] = {}
+        self.leases: dict[LeaseId, Lease] = {}
+        self.jobs: dict[JobId, BuildJob] = {}
+        self.units: dict[UnitId, BuildUnit] = {}
+        self.attempts: dict[AttemptId, Attempt] = {}
+        # Indices. Dictionaries without values are sets that keep their order.
+        self.free_devices: dict[DeviceId, None] = {}
+        self.queued_leases: dict[LeaseId, None] = {}
+        self.queued_units: dict[str, dict[UnitId, None]] = {}
+        self.open_units: dict[UnitSpec, UnitId] = {}
+        self._due: list[tuple[float, str, str]] = []
+
+    def apply(self, changes: Changes) -> None:
+        """Make the changes true."""
+        for device_id in _put(self.devices, changes.devices):
+            device = self.devices.get(device_id)
+            _keep(self.free_devices, device_id, device is not None and device.is_free)
+            self._arm("devices", device_id, device)
+        for lease_id in _put(self.leases, changes.leases):
+            lease = self.leases.get(lease_id)
+            queued = lease is not None and lease.state is LeaseState.QUEUED
+            _keep(self.queued_leases, lease_id, queued)
+            self._arm("leases", lease_id, lease)
+        for unit_id, unit in changes.units.items():
+            self._index_unit(unit_id, unit or self.units[unit_id], unit is not None)
+        for unit_id in _put(self.units, changes.units):
+            self._arm("units", unit_id, self.units.get(unit_id))
+        for agent_id in _put(self.agents, changes.agents):
+            self._arm("agents", agent_id, self.agents.get(agent_id))
+        for job_id in _put(self.jobs, changes.jobs):
+            self._arm("jobs", job_id, self.jobs.get(job_id))
+        for attempt_id in _put(self.attempts, changes.attempts):
+            self._arm("attempts", attempt_id, self.attempts.get(attempt_id))
+
+    def due(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yield (table, id) of everything whose deadline is not after `now`; changes nothing."""
+        # A heap's children never come before their parent: walk down from the root while due.
+        pending = [0] if self._due else []
+        found: dict[tuple[str, str], None] = {}
+        while pending:
+            index = pending.pop()
+            if index < len(self._due) and self._due[index][0] <= now:
+                at, table, key = self._due[index]
+                if self._armed(table, key) == at:
+                    found[table, key] = None
+                pending += (2 * index + 1, 2 * index + 2)
+        yield from sorted(found, key=lambda it: (self._armed(*it) or 0.0, it))
+
+    def next_deadline(self) -> float | None:
+        """Return when something is due next; drops what is outdated."""
+        while self._due:
+            at, table, key = self._due[0]
+            if self._armed(table, key) == at:
+                return at
+            heapq.heappop(self._due)
+        return None
+
+    def _armed(self, table: str, key: str) -> float | None:
+        entity = getattr(self, table).get(key)
+        deadline = deadline_of(entity, self.limits) if entity is not None else None
+        return deadline.at if deadline else None
+
+    def _arm(
+        self,
+        table: str,
+        key: str,
+        entity: Agent | Device | Lease | BuildJob | BuildUnit | Attempt | None,
+    ) -> None:
+        deadline = deadline_of(entity, self.limits) if entity is not None else None
+        if deadline:
+            heapq.heappush(self._due, (deadline.at, table, key))
+
+    def _index_unit(self, unit_id: UnitId, unit: BuildUnit, exists: bool) -> None:
+        queue = self.queued_units.setdefault(unit.spec.family, {})
+        _keep(queue, unit_id, exists and unit.state is UnitState.QUEUED)
+        if not queue:
+            del self.queued_units[unit.spec.family]
+        if exists and unit.is_open:
+            self.open_units[unit.spec] = unit_id
+        elif self.open_units.get(unit.spec) == unit_id:
+            del self.open_units[unit.spec]
+
+
+class Draft:
+    """A view of a state with changes on top; nothing below is touched until they are applied."""
+
+    def __init__(self, state: State, now: float) -> None:
+        self.base = state
+        self.limits = state.limits
+        self.now = now
+        self.changes = Changes()
+        self.agents = Overlay(state.agents, self.changes.agents)
+        self.devices = Overlay(state.devices, self.changes.devices)
+        self.leases = Overlay(state.leases, self.changes.leases)
+        self.jobs = Overlay(state.jobs, self.changes.jobs)
+        self.units = Overlay(state.units, self.changes.units)
+        self.attempts = Overlay(state.attempts, self.changes.attempts)
+        self.commands: list[Command] = []
+        # What the end of the step has to look at again.
+        self.freed: dict[DeviceId, None] = {}
+        self.push: dict[AgentId, None] = {}
+        self.families: dict[str, None] = {}
+
+    def queued_leases(self) -> Iterator[Lease]:
+        """Yield leases in the queue, oldest first."""
+        for lease_id in _newest(self.base.queued_leases, self.changes.leases):
+            lease = self.leases.get(lease_id)
+            if lease is not None and lease.state is LeaseState.QUEUED:
+                yield lease
+
+    def free_devices(self) -> Iterator[Device]:
+        """Yield devices that can be granted, the one that was free longest first."""
+        for device_id in _newest(self.base.free_devices, self.changes.devices):
+            device = self.devices.get(device_id)
+            if device is not None and device.is_free:
+                yield device
+
+    def queued_units(self, family: str) -> Iterator[BuildUnit]:
+        """Yield units of a family in the queue, oldest first."""
+        for unit_id in _newest(self.base.queued_units.get(family, {}), self.changes.units):
+            unit = self.units.get(unit_id)
+            if unit is not None and unit.state is UnitState.QUEUED and unit.spec.family == family:
+                yield unit
+
+    def open_unit(self, spec: UnitSpec) -> BuildUnit | None:
+        """Return the unit in flight that is equal to `spec`."""
+        unit_id = self.base.open_units.get(spec)
+        unit = self.units.get(unit_id) if unit_id is not None else None
+        return unit if unit is not None and unit.is_open else None
+
+
+class Overlay(Generic[K, V]):
+    """A mapping with changes on top."""
+
+    __slots__ = ("_base", "_changed")
+
+    def __init__(self, base: Mapping[K, V], changed: dict[K, V | None]) -> None:
+        self._base = base
+        self._changed = changed
+
+    def get(self, key: K) -> V | None:
+        """Return the newest value, or None if there is none."""
+        return self._changed[key] if key in self._changed else self._base.get(key)
+
+    def __getitem__(self, key: K) -> V:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._changed[key] = value
+
+    def forget(self, key: K) -> None:
+        """Drop it."""
+        self._changed[key] = None
+
+    def values(self) -> Iterator[V]:
+        """Yield every newest value."""
+        for key in _newest(self._base, self._changed):
+            value = self.get(key)
+            if value is not None:
+                yield value
+
+
+def _newest(index: Mapping[K, object], changed: Mapping[K, object]) -> Iterator[K]:
+    """Yield the keys of an index, then those changed that it lacks; the latter may grow meanwhile."""
+    yield from index
+    yield from [key for key in changed if key not in index]
+
+
+def _put(table: dict[K, V], changed: Mapping[K, V | None]) -> list[K]:
+    for key, value in changed.items():
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return list(changed)
+
+
+def _keep(index: dict[K, None], key: K, wanted: bool) -> None:
+    if wanted:
+        index.setdefault(key, None)
+    else:
+        index.pop(key, None)

@@ -1,0 +1,262 @@
+"""The shell around the pure core: one event loop owns the state.
+
+Owns: the order of events, the timer, carrying out commands. Does not own: decisions (`state`), storage (`store`),
+the wire (`service`).
+
+Invariant: the state changes only in `post`; the timer is armed for the next deadline after every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, assert_never
+
+from farm.core.ids import JobId, LeaseId
+from farm.errors import FarmError, Fenced, InfrastructureError
+from farm_tracker import rows
+from farm_tracker.commits import Commits, durable_part
+from farm_tracker.links import Link, Links
+from farm_tracker.sessions import Sessions
+from farm_tracker.state.commands import (
+    EndSession,
+    FenceAgent,
+    GrantLease,
+    JobEnded,
+    PushDesired,
+    RefuseLease,
+    UnitChanged,
+    Warn,
+)
+from farm_tracker.state.events import (
+    AgentDisconnected,
+    AgentReported,
+    LeaseReleased,
+    LeaseRequested,
+    Tick,
+)
+from farm_tracker.state.state import Changes, State
+from farm_tracker.state.step import step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from farm.core.clock import Clock
+    from farm.core.ids import IdSource
+    from farm.target import Selector
+    from farm_tracker.state.commands import Command
+    from farm_tracker.state.events import Event
+    from farm_tracker.state.model import Lease, Limits
+    from farm_tracker.state.work import CacheEntry, UnitSpec
+    from farm_tracker.store import Store, StoredChanges
+
+    JobNews = asyncio.Queue[UnitChanged | JobEnded]
+
+log = logging.getLogger(__name__)
+
+
+class Tracker:
+    """The farm's truth, while it runs. Make, `start`, use from the same event loop, `stop`."""
+
+    def __init__(self, store: Store, limits: Limits, clock: Clock, ids: IdSource) -> None:
+        self.state = State(limits)
+        self.sessions = Sessions()
+        self.links = Links()
+        self.clock = clock
+        self.ids = ids
+        self._store = store
+        self._commits = Commits(self._write, self._carry_out)
+        self._waiting: dict[LeaseId, asyncio.Future[GrantLease]] = {}
+        self._news: dict[JobId, JobNews] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    @property
+    def failed(self) -> asyncio.Future[InfrastructureError]:
+        """Done when the store could not be written and the tracker must end."""
+        return self._commits.failed
+
+    async def start(self) -> None:
+        """Take over what a former run left: live leases go on, agents have their silence limit."""
+        now, wall = self.clock.now(), self.clock.wall()
+        loaded = await self._commits.in_thread(self._store.load, now, wall)
+        changes = Changes()
+        changes.agents.update((it.agent_id, it) for it in loaded.agents)
+        changes.devices.update((it.device_id, it) for it in loaded.devices)
+        for lease in loaded.leases:
+            device = changes.devices.get(lease.device_id) if lease.device_id else None
+            if device is None or device.epoch != lease.epoch:
+                raise InfrastructureError(
+                    f"store: live lease {lease.lease_id} does not fit device {lease.device_id}; "
+                    "restore the data folder from a copy"
+                )
+            changes.leases[lease.lease_id] = lease
+            changes.devices[device.device_id] = rows.held(device, lease)
+            self.sessions.open(lease)
+        self.state.apply(changes)
+        log.info(
+            "loaded agents=%d devices=%d leases=%d ended_builds=%d",
+            len(loaded.agents),
+            len(loaded.devices),
+            len(loaded.leases),
+            loaded.ended_jobs,
+        )
+        await self.post(Tick())
+
+    async def stop(self) -> None:
+        """End streams, store what is pending, stop. Leases stay: the next run adopts them."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        error = InfrastructureError("tracker: it is being stopped; try again when it is back")
+        self.links.close_all()
+        self.sessions.end_all(error)
+        for waiter in self._waiting.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        await self._commits.close()
+
+    def post(self, event: Event) -> asyncio.Future[None]:
+        """Let an event happen now; the future is done when it is stored and carried out.
+
+        Raises
+        ------
+        FarmError
+            The event is refused; nothing changed.
+        """
+        if self._commits.failed.done():
+            raise self._commits.failed.result()
+        result = step(self.state, event, self.clock.now())
+        stored = durable_part(self.state, result.changes)
+        self.state.apply(result.changes)
+        self._arm()
+        return self._commits.add(stored, result)
+
+    async def acquire(
+        self, selector: Selector, *, ttl_s: float, wait_s: float, holder: str
+    ) -> GrantLease:
+        """Wait for a device and take it.
+
+        Raises
+        ------
+        NobodyCanServe
+            No known device could ever match.
+        DeviceBusy
+            None became free in time.
+        """
+        lease_id = LeaseId(self.ids("lease"))
+        waiter: asyncio.Future[GrantLease] = asyncio.get_running_loop().create_future()
+        self._waiting[lease_id] = waiter
+        try:
+            await self.post(LeaseRequested(lease_id, selector, ttl_s, wait_s, holder))
+            return await waiter
+        except asyncio.CancelledError:
+            self.abandon(lease_id)
+            raise
+        finally:
+            del self._waiting[lease_id]
+
+    def abandon(self, lease_id: LeaseId) -> None:
+        """End a lease whose client went away, queued or granted."""
+        if not self._stopped and not self.failed.done():
+            self.post(LeaseReleased(lease_id, None))
+
+    def connect(self, report: AgentReported) -> Link:
+        """Let an agent's process connect; its desired state comes through the link.
+
+        Raises
+        ------
+        Fenced
+            A newer process has replaced it.
+        """
+        link = Link(report.agent_id, report.instance_id)
+        self.links.open(link)
+        try:
+            self.post(report)
+        except FarmError:
+            self.links.close(link)
+            raise
+        log.info("agent connected agent_id=%s instance_id=%s", link.agent_id, link.instance_id)
+        return link
+
+    def disconnect(self, link: Link) -> None:
+        """Note that a control stream ended."""
+        if self.links.close(link) and not self._stopped and not self.failed.done():
+            log.info("agent disconnected agent_id=%s", link.agent_id)
+            self.post(AgentDisconnected(link.agent_id, link.instance_id))
+
+    def watch(self, job_id: JobId) -> JobNews:
+        """Return a queue that gets the news of a job, until `unwatch`."""
+        news: JobNews = asyncio.Queue()
+        self._news[job_id] = news
+        return news
+
+    def unwatch(self, job_id: JobId) -> None:
+        """Stop collecting the news of a job."""
+        self._news.pop(job_id, None)
+
+    async def lookup(self, specs: Sequence[UnitSpec]) -> list[CacheEntry]:
+        """Return what the build cache has for these units."""
+        return await self._commits.in_thread(self._store.lookup, specs)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self.state.next_deadline()
+        if at is not None and not self._stopped:
+            delay_s = max(0.0, at - self.clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self.failed.done():
+            self.post(Tick())
+
+    def _write(self, stored: StoredChanges) -> None:
+        self._store.write(stored, self.clock.now(), self.clock.wall())
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case GrantLease():
+                self._grant(command)
+            case RefuseLease():
+                waiter = self._waiting.get(command.lease_id)
+                if waiter is not None and not waiter.done():
+                    waiter.set_exception(command.error)
+            case EndSession():
+                log.info("lease ended lease_id=%s: %s", command.lease_id, command.error.message)
+                self.sessions.end(command.lease_id, command.error)
+            case PushDesired():
+                self.links.push(command)
+            case FenceAgent():
+                error = Fenced(
+                    f"agent {command.agent_id}: a newer process has connected; end this one"
+                )
+                self.links.fence(command.agent_id, command.instance_id, error)
+            case UnitChanged() | JobEnded():
+                self._tell(command)
+            case Warn():
+                log.warning("%s", command.message)
+            case _:
+                assert_never(command)
+
+    def _grant(self, command: GrantLease) -> None:
+        lease: Lease = command.lease
+        self.sessions.open(lease)
+        log.info(
+            "lease granted lease_id=%s device_id=%s epoch=%d holder=%r",
+            lease.lease_id,
+            lease.device_id,
+            lease.epoch,
+            lease.holder,
+        )
+        waiter = self._waiting.get(lease.lease_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(command)
+
+    def _tell(self, news: UnitChanged | JobEnded) -> None:
+        for job_id in news.job_ids if isinstance(news, UnitChanged) else (news.job_id,):
+            queue = self._news.get(job_id)
+            if queue is not None:
+                queue.put_nowait(news)
