@@ -1,0 +1,82 @@
+"""``farm agent``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from farm.cli.files import writable_folder
+from farm.cli.output import Output, output_option
+from farm.errors import InvalidInput
+
+MODULE = "farm_agents"
+
+
+@click.command("agent")
+@click.option(
+    "--tracker", metavar="HOST:PORT", envvar="FARM_TRACKER", required=True, help="The tracker."
+)
+@click.option(
+    "--agent-id", metavar="NAME", required=True, help="Unique in the farm, kept across restarts."
+)
+@click.option(
+    "--builds",
+    metavar="FAMILIES",
+    multiple=True,
+    help="Targets that it builds, such as llvm/aarch64,ea; may be repeated.",
+)
+@click.option(
+    "--device",
+    "devices",
+    metavar="DRIVER[:ARGUMENT][@ID]",
+    multiple=True,
+    help="A device that it owns: cpu, qemu:aarch64, ea:ea16; may be repeated.",
+)
+@click.option(
+    "--slots", type=click.IntRange(0, 256), default=1, show_default=True, help="Builds at once."
+)
+@click.option(
+    "--work-dir",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Cache and scratch.  [default: kernel-farm/agents/NAME in XDG_STATE_HOME]",
+)
+@output_option
+def command(
+    tracker: str,
+    agent_id: str,
+    builds: tuple[str, ...],
+    devices: tuple[str, ...],
+    slots: int,
+    work_dir: Path | None,
+    output: Output,
+) -> None:
+    """Run one agent: it owns devices, builds, and dials the tracker.
+
+    This process becomes the agent, as `python -m farm_agents` would; its log goes to standard error until SIGTERM or
+    Ctrl-C ends it. It prints no result, so -o json changes only how a wrong option is told.
+
+    \b
+    Example, on a host with a board's tools:
+      farm agent --tracker 10.0.0.1:7460 --agent-id shelf-1 --builds llvm/aarch64 --device qemu:aarch64
+    """  # noqa: D301 - click's mark
+    if importlib.util.find_spec(MODULE) is None:
+        raise InvalidInput(f"agent: {MODULE} is not installed; install kernel-farm completely")
+    if "/" in agent_id:
+        raise InvalidInput(f"agent id: malformed ({agent_id!r}); use letters, digits and dashes")
+    from farm.cli.up import default_data_dir
+
+    folder = writable_folder(work_dir or default_data_dir() / "agents" / agent_id)
+    arguments = ["--tracker", tracker, "--agent-id", agent_id, "--slots", str(slots)]
+    arguments += ["--work-dir", str(folder)]
+    if builds:
+        arguments += ["--builds", ",".join(builds)]
+    for device in devices:
+        arguments += ["--device", device]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", MODULE, *arguments])  # signals reach the agent

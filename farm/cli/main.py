@@ -1,0 +1,151 @@
+"""The entry of ``farm``: the group of commands, and what becomes of a failure.
+
+Owns: finding a command, exit codes, the last line of defence against an unexpected error.
+Does not own: any command.
+
+Invariant: loads only the commands that are needed, and no command loads gRPC, a compiler or Ray before it runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+import farm
+from farm.cli.output import show_error, wants_json
+from farm.errors import FarmError
+
+COMMANDS = {
+    "up": "farm.cli.up",
+    "demo": "farm.cli.demo",
+    "build": "farm.cli.build",
+    "inspect": "farm.cli.inspect",
+    "run": "farm.cli.run",
+    "devices": "farm.cli.devices",
+    "agent": "farm.cli.agent",
+}
+DEBUG_VARIABLE = "FARM_DEBUG"
+EXIT_USAGE = 2
+EXIT_INTERNAL = 6
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
+_USERS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS)
+
+EPILOG = """\
+\b
+Exit codes:
+  0  ok                               6  infrastructure, or a bug
+  1  the kernel failed                7  nobody can serve this
+  2  usage, or rejected input         8  not allowed
+  3  build error                     10  tracker unreachable
+  4  time limit                     130  interrupted
+  5  cancelled
+
+With FARM_DEBUG=1 an error shows its traceback. FARM_TRACKER is the tracker's address if --tracker is not given.
+"""
+
+
+class Commands(click.Group):
+    """A group that imports a command's module when the command is wanted."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names in the order in which a new user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return a command, None if there is none of this name."""
+        if name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=Commands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(farm.__version__, message="kernel-farm %(version)s")
+def group() -> None:
+    """Build kernels for several kinds of device at once, run and time them on the devices.
+
+    \b
+    Start a farm on this machine, then use it from another terminal:
+      farm up
+      farm devices
+      farm build kernels.py --target llvm --out kernels.farm
+      farm run kernels.farm my_kernel --device arch=x86_64 --random 1
+    """  # noqa: D301 - click's mark
+
+
+def main() -> None:
+    """Run the command line of this process, and exit."""
+    if "_FARM_COMPLETE" in os.environ:  # a shell asks for completions
+        group.main(prog_name="farm")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    json = wants_json(arguments)
+    try:
+        with group.make_context("farm", list(arguments)) as context:
+            group.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        show_error("INTERRUPTED", "interrupted", json=json)
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the boundary of the process
+        if isinstance(error, BrokenPipeError):
+            _forget_streams()
+            return EXIT_BROKEN_PIPE
+        if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+            traceback.print_exc()
+        return _fail(error, json=json)
+    return 0
+
+
+def _fail(error: Exception, *, json: bool) -> int:
+    """Show an error and return its exit code."""
+    match error:
+        case click.ClickException():
+            if json:
+                show_error("USAGE", error.format_message(), json=True)
+            else:
+                error.show()
+            return error.exit_code
+        case FarmError():
+            code = error.details.get("code", error.code)
+            show_error(code, error.message, error.details, json=json)
+            return error.exit_code
+        case OSError() if error.filename is not None and error.errno in _USERS:
+            what = f"{error.filename}: {error.strerror}; correct the path or its rights"
+            show_error("INVALID_INPUT", what, json=json)
+            return EXIT_USAGE
+        case OSError() if error.filename is not None:
+            what = f"{error.filename}: {error.strerror}; look at the disk"
+            show_error("INFRASTRUCTURE", what, json=json)
+            return EXIT_INTERNAL
+    kind = type(error).__name__
+    hint = f"this is a bug; set {DEBUG_VARIABLE}=1 to see the traceback"
+    show_error("INTERNAL", f"{kind}: {error}; {hint}", json=json)
+    return EXIT_INTERNAL
+
+
+def _forget_streams() -> None:
+    """Keep the interpreter from flushing to a reader that is gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(null, stream.fileno())

@@ -1,0 +1,255 @@
+"""``farm run``."""
+
+from __future__ import annotations
+
+import io
+import math
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from farm.cli.connection import connect, tracker_option
+from farm.cli.files import EXISTING_FILE, read_array, read_artifact, writable_folder
+from farm.cli.output import Output, output_option, seconds
+from farm.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from farm.artifact import Artifact, ParamSpec, Signature
+    from farm.client import RunOutcome
+
+    Array = npt.NDArray[Any]
+
+FIRST_ELEMENTS = 8
+MAX_RANDOM = 1000
+NOTES = {
+    "native": "real hardware",
+    "emulated": "emulated: says nothing of the device's speed",
+    "simulated": "simulated: the time of the simulation, not of the device",
+}
+
+
+@click.command("run")
+@click.argument("file", metavar="FILE.farm", type=EXISTING_FILE)
+@click.argument("function")
+@click.option("--device", "selector", default="", help="Which devices will do; empty: any.")
+@click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=FILE.npy",
+    multiple=True,
+    help="The array of one input; may be repeated.",
+)
+@click.option(
+    "--random",
+    "seed",
+    metavar="SEED",
+    type=click.IntRange(min=0),
+    help="Fill the other inputs: floats in [-1, 1), integers up to 1000 either way.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(0, 1_000_000),
+    default=0,
+    show_default=True,
+    help="Timed calls after the first.",
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="Time limit of the calls.",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait for a device that is free.",
+)
+@click.option(
+    "--save",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write each output to DIR/NAME.npy.",
+)
+@tracker_option
+@output_option
+def command(
+    file: Path,
+    function: str,
+    selector: str,
+    inputs: tuple[str, ...],
+    seed: int | None,
+    repeat: int,
+    limit_s: float,
+    wait_s: float,
+    save: Path | None,
+    tracker: str | None,
+    output: Output,
+) -> None:
+    """Run one function of an artifact on a device, and time it.
+
+    \b
+    Example:
+      farm run kernels.farm double --device arch=aarch64 --input x=x.npy --repeat 20
+      farm run kernels.farm double --random 1 --save results
+
+    \b
+    JSON: {"function", "target", "device": as in `farm devices`,
+           "outputs": [{"name", "dtype", "shape", "min", "max", "mean", "first", "path"}],
+           "timing": null or {"timing_class", "median_s", "min_s", "samples_ns"}}
+    Numbers that are not finite are the texts "nan", "inf" and "-inf".
+    """  # noqa: D301 - click's mark
+    from farm.artifact import Artifact
+
+    artifact = Artifact.from_bytes(read_artifact(file))
+    signature = _signature(artifact, function)
+    arrays = _arrays(signature, inputs, seed)
+    folder = writable_folder(save) if save is not None else None
+    with output.steps("running") as steps, connect(tracker) as client:
+        steps.say("waiting for a device")
+        outcome = client.run(
+            artifact,
+            function,
+            arrays,
+            selector=selector,
+            repeat=repeat,
+            limit_s=limit_s,
+            wait_s=wait_s,
+            leased=lambda device: steps.say(f"running on {device.device_id}"),
+        )
+    paths = _save(folder, signature, outcome.outputs) if folder is not None else {}
+    value = _json(function, signature, outcome, paths)
+    output.result(value, _text(value))
+
+
+def _signature(artifact: Artifact, function: str) -> Signature:
+    found = artifact.symbols.get(function)
+    if found is None:
+        known = ", ".join(artifact.symbols)
+        raise NotFound(f"function {function}: not in this artifact; it has {known}")
+    return found
+
+
+def _arrays(signature: Signature, inputs: tuple[str, ...], seed: int | None) -> list[Array]:
+    specs = {spec.name: spec for spec in signature.inputs}
+    files: dict[str, Path] = {}
+    for text in inputs:
+        name, equals, path = text.partition("=")
+        if not equals or name not in specs or name in files:
+            takes = ", ".join(map(str, specs.values())) or "no inputs"
+            why = "given twice" if name in files else "not NAME=FILE.npy of an input"
+            raise InvalidInput(f"--input {text}: {why}; the function takes {takes}")
+        files[name] = Path(path)
+    missing = [str(spec) for name, spec in specs.items() if name not in files]
+    if missing and seed is None:
+        raise InvalidInput(
+            f"inputs: missing {', '.join(missing)}; pass --input NAME=FILE.npy, or --random SEED"
+        )
+    given = {name: read_array(path, specs[name]) for name, path in files.items()}
+    return [given.get(name, random_array(spec, seed or 0)) for name, spec in specs.items()]
+
+
+def random_array(spec: ParamSpec, seed: int) -> Array:
+    """Return an array for a parameter that depends on its name, its type and the seed alone."""
+    import numpy as np
+
+    source = np.random.default_rng([seed, *spec.name.encode()])
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return source.integers(0, 2, spec.shape).astype(dtype)
+    if dtype.kind == "f":
+        return source.uniform(-1, 1, spec.shape).astype(dtype)
+    bounds = np.iinfo(dtype)
+    low, high = max(bounds.min, -MAX_RANDOM), min(bounds.max, MAX_RANDOM)
+    return source.integers(low, high, spec.shape, dtype, endpoint=True)
+
+
+def _save(folder: Path, signature: Signature, outputs: tuple[Array, ...]) -> dict[str, str]:
+    import numpy as np
+
+    from farm.core.files import write_atomic
+
+    paths = {}
+    for spec, array in zip(signature.outputs, outputs, strict=True):
+        buffer = io.BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        path = folder / f"{spec.name}.npy"
+        write_atomic(path, buffer.getvalue())
+        paths[spec.name] = str(path)
+    return paths
+
+
+def _json(
+    function: str, signature: Signature, outcome: RunOutcome, paths: dict[str, str]
+) -> dict[str, Any]:
+    from farm.cli.devices import device_json
+
+    samples_ns = outcome.samples_ns
+    return {
+        "function": function,
+        "target": outcome.target,
+        "device": device_json(outcome.device),
+        "outputs": [
+            {"name": spec.name, **summary(array), "path": paths.get(spec.name)}
+            for spec, array in zip(signature.outputs, outcome.outputs, strict=True)
+        ],
+        "timing": {
+            "timing_class": outcome.device.timing_class,
+            "median_s": statistics.median(samples_ns) / 1e9,
+            "min_s": min(samples_ns) / 1e9,
+            "samples_ns": list(samples_ns),
+        }
+        if samples_ns
+        else None,
+    }
+
+
+def summary(array: Array) -> dict[str, Any]:
+    """Return what an array holds, for JSON."""
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "min": _number(array.min().item()),
+        "max": _number(array.max().item()),
+        "mean": _number(float(array.mean(dtype=float))),
+        "first": [_number(value) for value in array.ravel()[:FIRST_ELEMENTS].tolist()],
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _text(value: dict[str, Any]) -> str:
+    device = value["device"]
+    lines = [f"{value['function']} on {device['device_id']}, built for {value['target']}"]
+    for out in value["outputs"]:
+        more = ", ..." if math.prod(out["shape"]) > FIRST_ELEMENTS else ""
+        first = ", ".join(_short(number) for number in out["first"])
+        facts = ", ".join(f"{key} {_short(out[key])}" for key in ("min", "max", "mean"))
+        lines.append(f"  {out['name']}: {out['dtype']}{out['shape']}  {facts}")
+        lines.append(f"    [{first}{more}]")
+        if out["path"]:
+            lines.append(f"    saved to {out['path']}")
+    timing = value["timing"]
+    if timing:
+        count = len(timing["samples_ns"])
+        lines.append(
+            f"  time: median {seconds(timing['median_s'])}, min {seconds(timing['min_s'])}, {count} calls "
+            f"({NOTES.get(timing['timing_class'], timing['timing_class'])})"
+        )
+    return "\n".join(lines)
+
+
+def _short(number: float | str) -> str:
+    return f"{number:.6g}" if isinstance(number, float) else str(number)
