@@ -25,6 +25,7 @@ from farm.ir.expr import (
 )
 
 MIN_BITS = 8  # the narrowest integer: a shift by less is never taken modulo the width
+MAX_FACTS = 1000  # nothing more is learnt beyond: every new fact copies the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ def _interval(expr: Expr, facts: Facts) -> Interval:
         case Cast(_, value) if not value.dtype.is_float:
             return interval(value, facts)
         case Select(condition, a, b) if expr.dtype.is_integer:
-            taken = interval(a, assume(condition, facts))
-            return taken.join(interval(b, assume(condition, facts, holds=False)))
+            holds, fails = split(condition, facts)
+            return interval(a, holds).join(interval(b, fails))
         case _:
             return whole(expr.dtype)
 
@@ -117,18 +118,29 @@ def _binary(op: BinaryOp, a: Interval, b: Interval, unknown: Interval) -> Interv
 
 def assume(condition: Expr, facts: Facts, *, holds: bool = True) -> Facts:
     """Return the facts that are known where `condition` holds (or does not)."""
+    return split(condition, facts)[0 if holds else 1]
+
+
+def split(condition: Expr, facts: Facts) -> tuple[Facts, Facts]:
+    """Return the facts that are known where `condition` holds, and those where it does not.
+
+    Notes
+    -----
+    Looks at each operand once: twice would double the work with every condition nested in a condition.
+    """
     match condition:
-        case Binary(BinaryOp.AND, a, b) if holds and condition.dtype is DType.BOOL:
-            return assume(b, assume(a, facts))
-        case Binary(BinaryOp.OR, a, b) if not holds and condition.dtype is DType.BOOL:
-            return assume(b, assume(a, facts, holds=False), holds=False)
+        case Binary(BinaryOp.AND, a, b) if condition.dtype is DType.BOOL:
+            return split(b, split(a, facts)[0])[0], facts
+        case Binary(BinaryOp.OR, a, b) if condition.dtype is DType.BOOL:
+            return facts, split(b, split(a, facts)[1])[1]
         case Binary(BinaryOp.XOR, a, Const(True)):
-            return assume(a, facts, holds=not holds)
+            holds, fails = split(a, facts)
+            return fails, holds
         case Compare(op, a, b) if a.dtype.is_integer:
-            op = op if holds else NEGATED[op]
-            return _narrow(MIRRORED[op], b, a, _narrow(op, a, b, facts))
+            sides = (a, interval(a, facts)), (b, interval(b, facts))
+            return _both(op, *sides, facts), _both(NEGATED[op], *sides, facts)
         case _:
-            return facts
+            return facts, facts
 
 
 NEGATED = {
@@ -149,10 +161,17 @@ MIRRORED = {
 }
 
 
-def _narrow(op: CompareOp, expr: Expr, other: Expr, facts: Facts) -> Facts:
-    if any(isinstance(node, Load) for node in walk(expr)):
+Side = tuple[Expr, Interval]
+
+
+def _both(op: CompareOp, a: Side, b: Side, facts: Facts) -> Facts:
+    return _narrow(MIRRORED[op], b, a[1], _narrow(op, a, b[1], facts))
+
+
+def _narrow(op: CompareOp, side: Side, bound: Interval, facts: Facts) -> Facts:
+    expr, found = side
+    if len(facts) >= MAX_FACTS or any(isinstance(node, Load) for node in walk(expr)):
         return facts  # a store may change the element before the fact is used
-    bound = interval(other, facts)
     match op:
         case CompareOp.EQ:
             allowed = bound
@@ -166,4 +185,4 @@ def _narrow(op: CompareOp, expr: Expr, other: Expr, facts: Facts) -> Facts:
             allowed = Interval(bound.low, expr.dtype.max)
         case CompareOp.NE:
             return facts
-    return {**facts, expr: interval(expr, facts).meet(allowed)}
+    return {**facts, expr: found.meet(allowed)}

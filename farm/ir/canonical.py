@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from farm.ir.buffer import Buffer
-from farm.ir.expr import Binary, Cast, Compare, Const, Expr, Load, Math, Select, Var
+from farm.ir.expr import Expr, Load, Var, map_children
 from farm.ir.function import Function
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
@@ -64,21 +64,9 @@ class _Renaming:
     def expr(self, expr: Expr) -> Expr:
         """Return an expression with new names."""
         match expr:
-            case Const():
-                return expr
             case Var(name):
                 return self.vars.get(name, expr)
             case Load(buffer, indices):
                 return Load(self.buffer(buffer), tuple(map(self.expr, indices)))
-            case Cast(dtype, value):
-                return Cast(dtype, self.expr(value))
-            case Binary(op, a, b):
-                return Binary(op, self.expr(a), self.expr(b))
-            case Compare(op, a, b):
-                return Compare(op, self.expr(a), self.expr(b))
-            case Math(op, value):
-                return Math(op, self.expr(value))
-            case Select(condition, a, b):
-                return Select(self.expr(condition), self.expr(a), self.expr(b))
             case _:
-                raise AssertionError(f"unknown expression {type(expr).__name__}")
+                return map_children(expr, self.expr)

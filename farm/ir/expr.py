@@ -14,8 +14,8 @@ Invariant: every node is well typed once made; arithmetic is total (it never tra
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
@@ -181,12 +181,28 @@ class Expr:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
-    """A constant; the value is representable in its type."""
+    """A constant, representable in its type; equal only to the same bits: NaN equals NaN, 0.0 is not -0.0."""
 
     value: Scalar
     dtype: DType
+
+    def __post_init__(self) -> None:
+        exact = _convert(self.value, self.dtype)
+        if type(exact) is not type(self.value) or repr(exact) != repr(self.value):
+            raise InvalidFunction(
+                f"constant: {self.value!r} is no {self.dtype}; make it with te.const"
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self._bits() == other._bits()
+
+    def __hash__(self) -> int:
+        return hash(self._bits())
+
+    def _bits(self) -> tuple[DType, int | str]:
+        return self.dtype, self.value.hex() if isinstance(self.value, float) else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,16 +342,29 @@ def const(value: Scalar, dtype: str | DType) -> Const:
     Raises
     ------
     InvalidFunction
-        The value cannot be represented: a fraction or out of range for an integer, a number for bool.
+        The value cannot be represented: a fraction or out of range for an integer, a number for bool, a finite one
+        that a float type would turn into infinity.
     """
     kind = as_dtype(dtype)
-    if kind.is_float:
-        return Const(float(kind.numpy.type(value)), kind)
-    if not math.isfinite(value) or int(value) != value or not kind.min <= value <= kind.max:
+    return Const(_convert(value, kind), kind)
+
+
+def _convert(value: Scalar, dtype: DType) -> Scalar:
+    try:
+        if dtype.is_float:
+            code = "<f" if dtype is DType.FLOAT32 else "<d"
+            nearest: float = struct.unpack(code, struct.pack(code, float(value)))[0]
+            return nearest
+        exact = bool(value) if dtype is DType.BOOL else int(value)
+        fits = exact == value and dtype.min <= exact <= dtype.max
+    except (OverflowError, ValueError):  # beyond the largest float; infinity or NaN as an integer
+        fits = False
+    if not fits:
+        known = "a smaller number" if dtype.is_float else f"{dtype.min} to {dtype.max}"
         raise InvalidFunction(
-            f"constant: {value!r} is no {kind}; use {kind.min} to {kind.max}, or .astype the other side"
+            f"constant: {value!r} is no {dtype}; use {known}, or .astype the other side"
         )
-    return Const(bool(value) if kind is DType.BOOL else int(value), kind)
+    return exact
 
 
 def as_expr(value: Value, dtype: DType) -> Expr:
@@ -370,9 +399,30 @@ def select(condition: Expr, if_true: Value, if_false: Value) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield `expr` and everything below it, parents first, left to right."""
-    yield expr
-    for child in expr.children():
-        yield from walk(child)
+    pending = [expr]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children()))
+
+
+def map_children(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Return `expr` with each direct operand replaced by what `change` makes of it."""
+    match expr:
+        case Load(buffer, indices):
+            return Load(buffer, tuple(map(change, indices)))
+        case Binary(op, a, b):
+            return Binary(op, change(a), change(b))
+        case Compare(compare_op, a, b):
+            return Compare(compare_op, change(a), change(b))
+        case Select(condition, a, b):
+            return Select(change(condition), change(a), change(b))
+        case Cast(dtype, value):
+            return Cast(dtype, change(value))
+        case Math(math_op, value):
+            return Math(math_op, change(value))
+        case _:
+            return expr
 
 
 def _check_same(what: str, a: DType, b: DType) -> None:

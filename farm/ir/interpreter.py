@@ -70,7 +70,7 @@ def interpret(
     InvalidFunction
         An element is read, or returned, that was never written.
     UndefinedReference
-        A callee is not in the library.
+        A callee is not in the library, or calls itself, directly or through others.
     """
     given = iter(inputs)
     wanted = sum(param.role is not Role.OUTPUT for param in function.params)
@@ -86,7 +86,7 @@ def interpret(
             if fresh
             else _elements(function.name, param.buffer, next(given))
         )
-    _run(function, memory, library or {})
+    _run(function, memory, library or {}, ())
     return tuple(
         _array(function.name, param.buffer, memory[param.buffer.name])
         for param in function.params
@@ -113,17 +113,29 @@ def _array(name: str, buffer: Buffer, elements: list[Any]) -> np.ndarray[Any, An
     return np.array(elements, dtype=buffer.dtype.numpy).reshape(buffer.shape)
 
 
-def _run(function: Function, memory: Memory, library: Mapping[str, Function]) -> None:
-    _Compiler(function, memory, library).stmt(function.body)({})
+def _run(
+    function: Function,
+    memory: Memory,
+    library: Mapping[str, Function],
+    callers: tuple[str, ...],
+) -> None:
+    _Compiler(function, memory, library, (*callers, function.name)).stmt(function.body)({})
 
 
 class _Compiler:
     """Turns nodes into Python closures once, so that loops do not look at node types again."""
 
-    def __init__(self, function: Function, memory: Memory, library: Mapping[str, Function]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        memory: Memory,
+        library: Mapping[str, Function],
+        active: tuple[str, ...],
+    ) -> None:
         self.function = function
         self.memory = memory
         self.library = library
+        self.active = active
 
     def stmt(self, stmt: Stmt) -> Action:
         """Return a closure that runs a statement."""
@@ -168,12 +180,17 @@ class _Compiler:
             raise UndefinedReference(
                 f"function {self.function.name}: calls {stmt.callee}, which is not there; add it"
             )
+        if callee.name in self.active:
+            cycle = " -> ".join((*self.active, callee.name))
+            raise UndefinedReference(
+                f"function {callee.name}: calls itself ({cycle}); break the cycle"
+            )
         outer = [self.memory[buffer.name] for buffer in stmt.buffers]
         _check_call(self.function.name, callee, stmt.buffers)
 
         def call(env: Env) -> None:
             memory = {p.buffer.name: e for p, e in zip(callee.params, outer, strict=True)}
-            _run(callee, memory, self.library)
+            _run(callee, memory, self.library, self.active)
 
         return call
 

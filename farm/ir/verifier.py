@@ -18,8 +18,12 @@ from farm.ir.printer import print_expr
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
 MAX_PARAMS = 64
-MAX_DEPTH = 100
+MAX_DEPTH = (
+    48  # a node is two messages on the wire, and protobuf reads at most 100 inside each other
+)
 MAX_NODES = 200_000
+MAX_EXTENT = DType.INT64.max
+MAX_TEXT = 300  # letters of an expression in a message
 
 
 def verify(function: Function) -> None:
@@ -89,8 +93,8 @@ class _Check:
         self.count(depth)
         match stmt:
             case For(var, extent, body):
-                if extent < 1:
-                    raise self.fail(f"loop {var.name}: extent {extent}; use at least 1")
+                if not 1 <= extent <= MAX_EXTENT:
+                    raise self.fail(f"loop {var.name}: extent {extent}; use 1 to {MAX_EXTENT}")
                 self.declare(var.name)
                 self.stmt(body, {**facts, var: Interval(0, extent - 1)}, depth + 1)
             case Store():
@@ -173,7 +177,7 @@ class _Check:
             found = interval(index, facts)
             if found.low <= found.high and not found.within(Interval(0, extent - 1)):
                 raise self.fail(
-                    f"{buffer.name}: index {axis} is {print_expr(index)}, from {found.low} to {found.high}, "
+                    f"{buffer.name}: index {axis} is {_short(index)}, from {found.low} to {found.high}, "
                     f"outside 0 to {extent - 1}; guard it with te.where, or clamp it"
                 )
 
@@ -183,7 +187,7 @@ class _Check:
         match expr:
             case Var():
                 if expr not in facts:
-                    raise self.fail(f"variable {expr.name} is used outside its loop")
+                    raise self.fail(f"variable {expr.name[:80]} is used outside its loop")
             case Load(buffer, indices):
                 self.access(buffer, indices, facts, depth)
                 if buffer.name not in self.written:
@@ -199,3 +203,8 @@ class _Check:
         """Check several expressions."""
         for expr in exprs:
             self.expr(expr, facts, depth)
+
+
+def _short(expr: Expr) -> str:
+    text = print_expr(expr)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"

@@ -32,7 +32,7 @@ from farm.ir.expr import (
 )
 from farm.ir.function import Function, Param, Role
 from farm.ir.stmt import Allocate, Block, Call, For, If, Span, Stmt, Store
-from farm.ir.verifier import MAX_DEPTH, verify
+from farm.ir.verifier import MAX_DEPTH, MAX_NODES, verify
 
 MAX_BYTES = 16 << 20
 
@@ -193,6 +193,15 @@ class _Reader:
 
     def __init__(self, scope: dict[str, Buffer]) -> None:
         self.scope = scope
+        self.nodes = 0
+
+    def count(self, depth: int) -> None:
+        """Count one node against the verifier's limits, before it is made."""
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
+            raise InvalidFunction(
+                f"function: too large (over {MAX_NODES} nodes or nested over {MAX_DEPTH} deep); split it"
+            )
 
     def buffer(self, name: str) -> Buffer:
         """Return the buffer that a name stands for here."""
@@ -202,7 +211,7 @@ class _Reader:
 
     def stmt(self, message: pb.Stmt, depth: int) -> Stmt:
         """Read one statement."""
-        _check_depth(depth)
+        self.count(depth)
         span = _span_back(message.span)
         match message.WhichOneof("kind"):
             case "for_loop":
@@ -251,7 +260,7 @@ class _Reader:
 
     def expr(self, message: pb.Expr, depth: int) -> Expr:
         """Read one expression."""
-        _check_depth(depth)
+        self.count(depth)
         match message.WhichOneof("kind"):
             case "const":
                 return _const_back(message.const)
@@ -283,11 +292,6 @@ class _Reader:
 
     def _sides(self, message: pb.Binary | pb.Compare, depth: int) -> tuple[Expr, Expr]:
         return self.expr(message.a, depth + 1), self.expr(message.b, depth + 1)
-
-
-def _check_depth(depth: int) -> None:
-    if depth > 2 * MAX_DEPTH:
-        raise InvalidFunction(f"function: nested over {2 * MAX_DEPTH} deep; split it")
 
 
 def _const_back(message: pb.Const) -> Const:

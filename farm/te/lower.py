@@ -7,19 +7,7 @@ from dataclasses import dataclass, field
 
 from farm.errors import InvalidFunction
 from farm.ir.buffer import Buffer
-from farm.ir.expr import (
-    Binary,
-    BinaryOp,
-    Cast,
-    Compare,
-    Const,
-    Expr,
-    Load,
-    Math,
-    Select,
-    Var,
-    walk,
-)
+from farm.ir.expr import Binary, BinaryOp, Expr, Load, Var, map_children, walk
 from farm.ir.function import Function, Param, Role
 from farm.ir.stmt import Allocate, Block, Call, For, Span, Stmt, Store
 from farm.ir.verifier import verify
@@ -171,6 +159,7 @@ class _Lowering:
     def nest(self, tensor: Tensor) -> Stmt:
         """Return the loops that compute a tensor."""
         buffer, body = self.buffers[tensor], tensor.body
+        self.vars.clear()  # loops of the tensors before are closed
         loops = self._open(tensor.axes)
         indices = tuple(var for var, _ in loops)
         if isinstance(body, Reduce):
@@ -201,20 +190,8 @@ class _Lowering:
                         f"function {self.name}: axis {name} is used outside a reduction over it"
                     )
                 return self.vars[expr]
-            case Const():
-                return expr
-            case Cast(dtype, value):
-                return Cast(dtype, self.expr(value))
-            case Math(op, value):
-                return Math(op, self.expr(value))
-            case Binary(op, a, b):
-                return Binary(op, self.expr(a), self.expr(b))
-            case Compare(compare, a, b):
-                return Compare(compare, self.expr(a), self.expr(b))
-            case Select(condition, a, b):
-                return Select(self.expr(condition), self.expr(a), self.expr(b))
             case _:
-                raise AssertionError(f"unknown expression {type(expr).__name__}")
+                return map_children(expr, self.expr)
 
 
 def _close(loops: list[tuple[Var, int]], body: Stmt, span: Span | None) -> Stmt:

@@ -44,6 +44,9 @@ def _reduce(reducer: Reducer, value: Expr, axis: Axis | tuple[Axis, ...]) -> Exp
         raise InvalidFunction(
             f"{reducer.value}: of {value.dtype} over {len(axes)} axes; use numbers, one axis"
         )
+    if len(set(axes)) < len(axes):
+        names = ", ".join(each.name for each in axes)
+        raise InvalidFunction(f"{reducer.value}: an axis twice ({names}); name each once")
     return Reduce(reducer, value, axes)
 
 
@@ -88,18 +91,20 @@ def floor(value: Expr) -> Expr:
 
 
 def requantize(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
-    """Scale an int32 by ``multiplier / 2**shift``, rounding halves up.
+    """Scale an int32 by ``multiplier / 2**shift``, rounding halves up, saturating.
 
     Parameters
     ----------
     value, multiplier, shift
-        int32. The shift is 2 to 62 and the result fits in 32 bits; else the result wraps around.
+        int32. Only the low six bits of the shift count.
 
     Notes
     -----
     TOSA 1.0, ``apply_scale_32`` without double rounding: ``(value * multiplier + (1 << (shift - 1))) >> shift`` in
-    64 bits.
+    64 bits. TOSA leaves results over 32 bits and shifts outside 2 to 62 undefined; here the result saturates and a
+    shift of 0 rounds nothing, as the accelerator's ``rq`` does.
     """
-    wide, amount = value.astype("int64"), shift.astype("int64")
-    half = _const(1, DType.INT64) << (amount - 1)
-    return ((wide * multiplier.astype("int64") + half) >> amount).astype("int32")
+    amount = shift.astype("int64")
+    half = ((_const(1, DType.UINT64) << amount.astype("uint64")) >> 1).astype("int64")
+    scaled = (value.astype("int64") * multiplier.astype("int64") + half) >> amount
+    return clip(scaled, DType.INT32.min, DType.INT32.max).astype("int32")

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from farm.errors import InvalidFunction
 from farm.ir.buffer import MAX_RANK, Buffer, check_name
 from farm.ir.dtype import DType, as_dtype
-from farm.ir.expr import Const, Expr, const, walk
+from farm.ir.expr import Const, Expr, const
 from farm.ir.stmt import Span
+from farm.ir.verifier import MAX_DEPTH, MAX_NODES
 
 _counter = itertools.count()
-_HERE = __name__.rpartition(".")[0]
+_HERE = __name__.rpartition(".")[0] + "."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,7 +157,8 @@ def compute(
     Raises
     ------
     InvalidFunction
-        The body takes another number of indices, returns no expression, or has a reduction inside it.
+        The body takes another number of indices, returns no expression, is too large, has a reduction inside it, or
+        reduces over one of the tensor's own axes.
     """
     name = name or f"compute{next(_counter)}"
     axes = tuple(map(_axis, _names(name, body, len(shape)), shape))
@@ -165,9 +167,10 @@ def compute(
         raise InvalidFunction(
             f"compute {name}: the body gives {value!r}; return an expression (te.const)"
         )
-    if any(isinstance(node, Reduce) for child in value.children() for node in walk(child)):
+    _check_body(name, value)
+    if isinstance(value, Reduce) and (both := [a.name for a in value.axes if a in axes]):
         raise InvalidFunction(
-            f"compute {name}: a reduction inside an expression; give it its own compute"
+            f"compute {name}: reduces over its own axis {both[0]}; use a te.reduce_axis"
         )
     return _tensor(name, shape, value.dtype, align_bytes, axes, value)
 
@@ -184,6 +187,24 @@ def _tensor(
     tensor = Tensor(name, tuple(shape), dtype, align, axes, body, caller_span())
     tensor.buffer(name)  # checks name, shape and alignment
     return tensor
+
+
+def _check_body(name: str, body: Expr) -> None:
+    """Refuse what later steps, which walk the body by recursion, could not take."""
+    pending, nodes = [(body, 0)], 0
+    while pending:
+        expr, depth = pending.pop()
+        nodes += 1
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
+            raise InvalidFunction(
+                f"compute {name}: too large (over {MAX_NODES} nodes or nested over {MAX_DEPTH} deep); "
+                f"split it into several computes"
+            )
+        if depth and isinstance(expr, Reduce):
+            raise InvalidFunction(
+                f"compute {name}: a reduction inside an expression; give it its own compute"
+            )
+        pending.extend((child, depth + 1) for child in expr.children())
 
 
 def _axis(name: str, extent: int) -> Axis:
@@ -204,7 +225,8 @@ def _names(name: str, body: Callable[..., Expr], rank: int) -> list[str]:
         raise InvalidFunction(
             f"compute {name}: the body takes {len(names)} indices; the shape has {rank}"
         )
-    return [axis.lstrip("_") or f"i{position}" for position, axis in enumerate(names)]
+    plain = [axis.lstrip("_") for axis in names]  # _ and _1 are no good names for loops
+    return [f"i{i}" if not axis or axis[0].isdigit() else axis for i, axis in enumerate(plain)]
 
 
 def _index(value: Expr | int) -> Expr:
@@ -218,6 +240,6 @@ def _index(value: Expr | int) -> Expr:
 def caller_span() -> Span | None:
     """Return the first place up the stack outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_HERE):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(_HERE):
         frame = frame.f_back
     return Span(frame.f_code.co_filename, frame.f_lineno)

@@ -136,8 +136,26 @@ def expressions(draw, depth=3):
         return (leaf, value)
     op = draw(
         st.sampled_from(
-            ["add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr", "shr_by", "div"]
-            + ["mod", "cast8", "cast16", "rq", "rq_const", "add8"]
+            [
+                "add",
+                "sub",
+                "mul",
+                "min",
+                "max",
+                "and",
+                "or",
+                "xor",
+                "shl",
+                "shr",
+                "shr_by",
+                "div",
+                "mod",
+                "cast8",
+                "cast16",
+                "rq",
+                "rq_const",
+                "add8",
+            ]
         )
     )
     return (op, draw(expressions(depth=depth - 1)), draw(expressions(depth=depth - 1)))
@@ -264,7 +282,7 @@ def _unsupported():
             "A[i, k] * W[k, j]",
         ),
         "maximum over an axis": ([x, te.compute((4,), lambda i: te.max(x[i, k], k))], "reduced"),
-        "gather": ([x, compute(lambda i, j: x[j, i])], "x[j, i]"),
+        "gather": ([x, compute(lambda i, j: x[j, i])], "neither [row, column] nor [column]"),
         "two products": (
             [a, compute(lambda i, j: product[i, j] + twice[i, j])],
             "two products",

@@ -1,0 +1,263 @@
+"""The program: tiles in order, with the semaphores that order the engines.
+
+Owns: loops over tiles, loads, products, vector code, stores, and who waits for whom.
+Does not own: the choice of tiles (`tiling`) or of vector operations (`epilogue`).
+
+Invariant: each memory region has one writer at a time. The semaphores are, by producer and consumer:
+
+- ``operands`` LD to GE: a tile of A and W is loaded; ``operands_free`` GE to LD: it is used up;
+- ``extras`` LD to VE: vectors and matrices for the vector engine are loaded; ``extras_free`` VE to LD;
+- ``product`` GE to VE: all depth is summed up; ``result`` VE to ST; ``output_free`` ST to who writes the output next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from farm.codegen.ea.epilogue import (
+    Epilogue,
+    Matrix,
+    Operand,
+    Operation,
+    Place,
+    Scalar,
+    ScalarPair,
+    Vector,
+)
+from farm.codegen.ea.lift import Layer
+from farm.codegen.ea.tiling import Tiling
+from farm.ea import builder as asm
+from farm.ea.builder import ProgramBuilder, acc, spad
+from farm.ea.config import MachineConfig
+from farm.ea.isa import Engine
+from farm.ea.program import Program
+from farm.ir import Buffer, DType
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """One tile of the output."""
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+    first: bool
+    last: bool
+    new_columns: bool
+
+
+def schedule(layer: Layer, epilogue: Epilogue, tiling: Tiling, config: MachineConfig) -> Program:
+    """Return the program of a layer; its arguments are the function's parameters in order."""
+    emission = _Emission(layer, epilogue, tiling, config)
+    tiles = list(emission.tiles())
+    for tile, following in zip(tiles, [*tiles[1:], None], strict=True):
+        emission.tile(tile, following)
+    return emission.program.build()
+
+
+class _Emission:
+    """The program so far."""
+
+    def __init__(
+        self, layer: Layer, epilogue: Epilogue, tiling: Tiling, config: MachineConfig
+    ) -> None:
+        self.layer, self.epilogue, self.tiling, self.config = layer, epilogue, tiling, config
+        self.program = ProgramBuilder(config)
+        self.args = {
+            param.buffer.name: self.program.arg(param.buffer.name, param.buffer.size_bytes)
+            for param in layer.function.params
+        }
+        self.operands = self.program.semaphore("operands")
+        self.operands_free = self.program.semaphore("operands_free")
+        self.extras = self.program.semaphore("extras")
+        self.extras_free = self.program.semaphore("extras_free")
+        self.product = self.program.semaphore("product")
+        self.result = self.program.semaphore("result")
+        self.output_free = self.program.semaphore("output_free")
+        self.operands_used = False  # whether a tile of operands was ever given to GE
+
+    def tiles(self) -> Iterator[_Tile]:
+        """Yield the tiles: blocks of columns outside, rows inside, so that vectors are loaded rarely."""
+        layer, width = self.layer, self.tiling.blocks * self.config.dim
+        for column in range(0, layer.columns, width):
+            for row in range(0, layer.rows, self.tiling.rows):
+                rows = min(self.tiling.rows, layer.rows - row)
+                columns = min(width, layer.columns - column)
+                last = row + rows == layer.rows and column + columns == layer.columns
+                yield _Tile(row, rows, column, columns, row == column == 0, last, row == 0)
+
+    def tile(self, tile: _Tile, following: _Tile | None) -> None:
+        """Compute one tile of the output."""
+        has_extras = self.load_extras(tile)
+        if self.layer.product is not None:
+            self.multiply(tile)
+        self.vector_code(tile, has_extras, frees=following is not None and self.needs(following))
+        self.store(tile)
+
+    def needs(self, tile: _Tile) -> bool:
+        """Tell whether a tile loads anything for the vector engine."""
+        return bool(self.epilogue.inputs) or (bool(self.epilogue.vectors) and tile.new_columns)
+
+    def load_extras(self, tile: _Tile) -> bool:
+        """Load vectors and matrices for the vector engine, if this tile needs new ones."""
+        if not self.needs(tile):
+            return False
+        loads = [
+            (buffer, self.tiling.inputs[i], True) for i, buffer in enumerate(self.epilogue.inputs)
+        ]
+        if tile.new_columns:
+            vectors = enumerate(self.epilogue.vectors)
+            loads += [(buffer, self.tiling.vectors + i, False) for i, buffer in vectors]
+        for number, (buffer, at, is_matrix) in enumerate(loads):
+            size = buffer.dtype.size_bytes
+            start = tile.column + (tile.row * self.layer.columns if is_matrix else 0)
+            self.program.load(
+                acc(at),
+                self.args[buffer.name],
+                rows=tile.rows if is_matrix else 1,
+                cols=tile.columns,
+                dstride=self.layer.columns * size if is_matrix and tile.rows > 1 else 0,
+                offset=start * size,
+                lstride=self.tiling.rows if is_matrix else len(self.epilogue.vectors),
+                widen=buffer.dtype is DType.INT8,
+                wait=[self.extras_free] if number == 0 and not tile.first else [],
+                post=[self.extras] if number == len(loads) - 1 else [],
+            )
+        return True
+
+    def multiply(self, tile: _Tile) -> None:
+        """Sum up the product of one tile over all depth."""
+        product, dim = self.layer.product, self.config.dim
+        assert product is not None
+        step = self.tiling.depth_blocks * dim
+        whole_depth = step >= product.depth  # then the weights stay for all rows
+        for start in range(0, product.depth, step):
+            depth = min(step, product.depth - start)
+            wait = [self.operands_free] if self.operands_used else []
+            if not whole_depth or tile.new_columns:
+                self.load_weights(product.w, tile, start, depth, wait)
+                wait = []
+            self.program.load(
+                spad(self.tiling.a),
+                self.args[product.a.name],
+                rows=tile.rows,
+                cols=depth,
+                dstride=product.depth if tile.rows > 1 else 0,
+                offset=tile.row * product.depth + start,
+                lstride=self.tiling.rows,
+                wait=wait,
+                post=[self.operands],
+            )
+            is_last = start + depth == product.depth
+            free_output = [self.output_free] if start == 0 and not tile.first else []
+            self.operands_used = True
+            self.program.gemm(
+                acc(self.tiling.output),
+                spad(self.tiling.a),
+                spad(self.tiling.w),
+                m=tile.rows,
+                nt=self.config.blocks(tile.columns),
+                kt=self.config.blocks(depth),
+                aks=self.tiling.rows,
+                cns=self.tiling.rows,
+                accumulate=start > 0,
+                wait=[self.operands, *free_output],
+                post=[
+                    *([] if is_last and tile.last else [self.operands_free]),
+                    *([self.product] if is_last else []),
+                ],
+            )
+
+    def load_weights(self, w: Buffer, tile: _Tile, start: int, depth: int, wait: list[int]) -> None:
+        """Load a tile of weights; rows beyond the depth become zero, since GEMM reads whole blocks."""
+        dim, blocks = self.config.dim, self.config.blocks(tile.columns)
+        between = self.config.blocks(depth) * dim
+        self.program.load(
+            spad(self.tiling.w),
+            self.args[w.name],
+            rows=depth,
+            cols=tile.columns,
+            dstride=self.layer.columns if depth > 1 else 0,
+            offset=start * self.layer.columns + tile.column,
+            lstride=between,
+            wait=wait,
+        )
+        if depth < between:
+            self.program.fill(
+                spad(self.tiling.w + depth),
+                rows=between - depth,
+                cols=blocks * dim,
+                lstride=between,
+            )
+
+    def vector_code(self, tile: _Tile, has_extras: bool, frees: bool) -> None:
+        """Run the operations on each block of columns."""
+        wait = [self.extras] if has_extras else []
+        if self.layer.product is not None:
+            wait.append(self.product)
+        elif not tile.first:
+            wait.append(self.output_free)
+        engine = Engine.VE
+        if wait:
+            self.program.sync(engine, wait=wait)
+        for block in range(self.config.blocks(tile.columns)):
+            for operation in self.epilogue.operations:
+                self.operation(operation, block, tile.rows)
+        self.program.sync(engine, post=[self.result, *([self.extras_free] if frees else [])])
+
+    def operation(self, operation: Operation, block: int, rows: int) -> None:
+        """Emit one operation for one block of columns."""
+        first, second = operation.first, operation.second
+        self.program.vec(
+            operation.op,
+            self.place(operation.to, block),
+            None if first is None else self.place(first, block),
+            self.second(second, block),
+            rows=rows,
+            sinc=0 if isinstance(first, Vector) else 1,
+            s2inc=1 if isinstance(second, Matrix) else 0,
+        )
+
+    def second(self, operand: Operand | None, block: int) -> asm.Operand | None:
+        """Return an instruction's second operand."""
+        match operand:
+            case None:
+                return None
+            case Scalar(value):
+                return self.program.constant(value)
+            case ScalarPair(multiplier, shift):
+                return self.program.constant_pair(multiplier, shift)
+            case _:
+                return self.place(operand, block)
+
+    def place(self, operand: Matrix | Vector, block: int) -> asm.Row:
+        """Return the first row of an operand in one block of columns."""
+        tiling = self.tiling
+        match operand:
+            case Vector(index):
+                return acc(tiling.vectors + block * len(self.epilogue.vectors) + index)
+            case Matrix(Place.TEMPORARY, index):
+                return acc(tiling.temporaries[index])
+            case Matrix(Place.INPUT, index):
+                return acc(tiling.inputs[index] + block * tiling.rows)
+            case _:
+                return acc(tiling.output + block * tiling.rows)
+
+    def store(self, tile: _Tile) -> None:
+        """Store one tile; int8 outputs are in range, so saturation changes nothing."""
+        out = self.layer.out
+        size = out.dtype.size_bytes
+        self.program.store(
+            self.args[out.name],
+            acc(self.tiling.output),
+            rows=tile.rows,
+            cols=tile.columns,
+            dstride=self.layer.columns * size if tile.rows > 1 else 0,
+            offset=(tile.row * self.layer.columns + tile.column) * size,
+            lstride=self.tiling.rows,
+            saturate=out.dtype is DType.INT8,
+            wait=[self.result],
+            post=[] if tile.last else [self.output_free],
+        )
