@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
+import subprocess
 import threading
 import time
 
@@ -227,6 +229,54 @@ def test_reference_to_nothing_is_refused_by_name(load, make):
 def test_artifact_for_this_machine_only_has_no_variant(load, add_module):
     with pytest.raises(NoVariant, match="runs no llvm/x86_64"):
         load(add_module)
+
+
+def frame(body):
+    return struct.pack("<Q", len(body)) + body
+
+
+def argument(*, bits=32, role=1, ndim=1, align=4, size=16, shape=(4,), data=bytes(16)):
+    head = struct.pack(f"<BBBBIQ{len(shape)}q", 2, bits, role, ndim, align, size, *shape)
+    return frame(struct.pack("<IIII", 2, 0, 1, 0) + head + data)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\1",
+        struct.pack("<Q", 1 << 60),
+        struct.pack("<Q", 100) + b"short",
+        frame(b""),
+        frame(struct.pack("<I", 9)),
+        frame(struct.pack("<II", 1, 0)),
+        frame(struct.pack("<IIII", 2, 1, 0, 0)),
+        frame(struct.pack("<IIII", 2, 0, 257, 0)),
+        frame(struct.pack("<IIII", 2, 0, 0, 10_001)),
+        frame(struct.pack("<IIII", 2, 0, 1, 0)),
+        argument(data=bytes(15)),
+        argument(data=bytes(17)),
+        argument(size=12),
+        argument(ndim=200),
+        argument(ndim=2),
+        argument(bits=12),
+        argument(bits=0),
+        argument(role=0),
+        argument(role=4),
+        argument(align=3),
+        argument(align=1 << 20),
+        argument(shape=(-4,)),
+        argument(shape=(1 << 31, 1 << 32, 1 << 62), ndim=3),
+    ],
+)
+def test_runner_given_a_malformed_request_ends_with_the_protocol_status(load, add, request_bytes):
+    command = load(add)._command
+    ended = subprocess.run(command, input=request_bytes, capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stdout) == (3, b"")
+
+
+def test_runner_without_a_request_ends_well(load, add):
+    ended = subprocess.run(load(add)._command, input=b"", capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
 
 
 def test_runner_is_compiled_once_for_a_cache(load, add, cache, arch):
