@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from farm.artifact import Artifact, inspect_bytes, merge
     from farm.build import build
     from farm.client import connect
-    from farm.runtime import load
+    from farm.runtime.local import load_local as load
     from farm.target import Target
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ _HOME = {
     "build": "farm.build",
     "connect": "farm.client",
     "inspect_bytes": "farm.artifact",
-    "load": "farm.runtime",
+    "load": "farm.runtime.local:load_local",
     "merge": "farm.artifact",
 }
 
@@ -35,7 +35,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
     if name == "te":
         return importlib.import_module("farm.te")
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        module, _, attribute = _HOME[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
     raise AttributeError(f"module 'farm' has no attribute {name!r}")
 
 
