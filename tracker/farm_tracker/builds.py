@@ -10,6 +10,7 @@ cached; a request that ends early ends its own work.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
@@ -35,7 +36,7 @@ from farm_tracker.state.state import Draft
 from farm_tracker.state.work import Failure, JobState, UnitId, UnitState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
     from farm.artifact.module import Kind
     from farm.core.digest import Digest
@@ -120,7 +121,7 @@ class Builds:
         self._tracker = tracker
         self._blobs = blobs
 
-    async def build(self, request: BuildRequest) -> AsyncIterator[ItemNews | BuildResult]:
+    async def build(self, request: BuildRequest) -> AsyncGenerator[ItemNews | BuildResult, None]:
         """Yield what happens to the items, and at last the result.
 
         Raises
@@ -154,12 +155,13 @@ class Builds:
         if not wanted:
             yield BuildResult(await self._merge(build), tuple(build.news))
             return
-        async for event in self._compile(build, wanted):
-            yield event
+        async with contextlib.aclosing(self._compile(build, wanted)) as events:
+            async for event in events:
+                yield event
 
     async def _compile(
         self, build: _Build, wanted: list[UnitSpec]
-    ) -> AsyncIterator[ItemNews | BuildResult]:
+    ) -> AsyncGenerator[ItemNews | BuildResult, None]:
         job_id = JobId(self._tracker.ids("build"))
         news = self._tracker.watch(job_id)
         ended = False

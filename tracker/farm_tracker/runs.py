@@ -16,7 +16,7 @@ from farm.errors import FarmError, InfrastructureError
 from farm_tracker.state.events import LeaseReleased
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from farm.api.v1 import digest_pb2
     from farm.target import Selector
@@ -40,7 +40,9 @@ class RunRequest:
     wait_s: float
 
 
-async def run(tracker: Tracker, request: RunRequest) -> AsyncIterator[Device | run_pb2.RunResult]:
+async def run(
+    tracker: Tracker, request: RunRequest
+) -> AsyncGenerator[Device | run_pb2.RunResult, None]:
     """Yield the device that was leased, then the result.
 
     Raises

@@ -43,7 +43,7 @@ class BuildService(build_pb2_grpc.BuildServiceServicer):
     def __init__(self, builds: Builds) -> None:
         self._builds = builds
 
-    async def Build(  # type: ignore[override]
+    async def Build(
         self, request: build_pb2.BuildRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[build_pb2.BuildEvent]:
         """Build everything and merge it."""

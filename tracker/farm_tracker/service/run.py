@@ -36,7 +36,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self._tracker = tracker
         self._blobs = blobs
 
-    async def Run(  # type: ignore[override]
+    async def Run(
         self, request: run_pb2.RunRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[run_pb2.RunEvent]:
         """Lease, load, call, release."""

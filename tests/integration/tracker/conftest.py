@@ -1,0 +1,324 @@
+"""A real tracker on a free port, and a peer that speaks the agent's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from farm_tracker.server import TrackerServer, serve
+from farm_tracker.state.model import Limits
+
+from farm.api.v1 import (
+    agent_pb2,
+    agent_pb2_grpc,
+    blob_pb2_grpc,
+    build_pb2,
+    build_pb2_grpc,
+    device_pb2,
+    device_pb2_grpc,
+    error_pb2,
+    ir_pb2,
+    lease_pb2,
+    lease_pb2_grpc,
+    run_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+from farm.artifact import ParamSpec, Signature
+from farm.core.digest import Digest
+from farm.errors import FarmError
+from farm.rpc import aio_channel, digest_to_proto, error_from_rpc
+from farm.rpc.blobs import upload_aio
+from farm.target import Target
+
+FAST = Limits(
+    heartbeat_s=0.1, suspect_s=0.6, offline_s=1.2, prepare_s=5.0, clean_s=2.0, attempt_s=20.0
+)
+X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
+ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu=generic"
+SIGNATURE = Signature((ParamSpec("a", "int32", (4,), "input", 4),))
+
+Answer = Callable[[session_pb2.SessionRequest], session_pb2.SessionReply]
+
+
+@dataclass
+class Client:
+    """Stubs of every service, over one channel."""
+
+    channel: grpc.aio.Channel
+    blobs: Any = field(init=False)
+    build: Any = field(init=False)
+    devices: Any = field(init=False)
+    leases: Any = field(init=False)
+    sessions: Any = field(init=False)
+    runs: Any = field(init=False)
+    agents: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.blobs = blob_pb2_grpc.BlobServiceStub(self.channel)
+        self.build = build_pb2_grpc.BuildServiceStub(self.channel)
+        self.devices = device_pb2_grpc.DeviceServiceStub(self.channel)
+        self.leases = lease_pb2_grpc.LeaseServiceStub(self.channel)
+        self.sessions = session_pb2_grpc.SessionServiceStub(self.channel)
+        self.runs = run_pb2_grpc.RunServiceStub(self.channel)
+        self.agents = agent_pb2_grpc.AgentServiceStub(self.channel)
+
+    async def function(self, name: str, *, private: bool = False) -> Digest:
+        """Store the blob of a function of this name."""
+        data = ir_pb2.Function(name=name, private=private).SerializeToString()
+        return await upload_aio(self.blobs, data)
+
+    async def items(self, *wanted: tuple[str, str]) -> list[build_pb2.BuildItem]:
+        """Return items for (target, symbol) pairs."""
+        return [
+            build_pb2.BuildItem(
+                kind=build_pb2.ITEM_KIND_DEVICE,
+                target=target,
+                symbol=symbol,
+                function=digest_to_proto(await self.function(symbol)),
+            )
+            for target, symbol in wanted
+        ]
+
+    async def build_all(
+        self, items: list[build_pb2.BuildItem], **options: Any
+    ) -> tuple[build_pb2.BuildResult, list[build_pb2.ItemEvent]]:
+        """Build to the end; return the result and the item events."""
+        request = build_pb2.BuildRequest(
+            request_key="test", target_host=X86, items=items, **options
+        )
+        events = [event async for event in self.build.Build(request, timeout=20)]
+        assert events[-1].WhichOneof("event") == "result"
+        return events[-1].result, [event.item for event in events[:-1]]
+
+    async def acquire(self, selector: str = "", **options: Any) -> lease_pb2.Lease:
+        """Acquire a device."""
+        request = lease_pb2.AcquireRequest(selector=selector, holder="test", **options)
+        return (await self.leases.Acquire(request, timeout=20)).lease
+
+
+@dataclass
+class Peer:
+    """One process of an agent, as far as the tracker can tell."""
+
+    client: Client
+    agent_id: str
+    instance_id: str
+    builds: tuple[str, ...] = ()
+    slots: int = 2
+    device_ids: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+    compile: Callable[[agent_pb2.BuildTask], Awaitable[build_pb2.Module | FarmError]] | None = None
+    answer: Answer | None = None
+    prepares: bool = True
+
+    def __post_init__(self) -> None:
+        self.uses = dict.fromkeys(self.device_ids, (device_pb2.USE_IDLE, 0))
+        self.attempts: dict[str, agent_pb2.BuildAttempt] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.compiled: list[str] = []
+        self.grants: dict[str, agent_pb2.LeaseGrant] = {}
+        self.desired = asyncio.Event()
+        self.ended: asyncio.Future[FarmError | None] = asyncio.get_running_loop().create_future()
+        self._changed = asyncio.Event()
+
+    def state(self) -> agent_pb2.AgentState:
+        return agent_pb2.AgentState(
+            agent_id=self.agent_id,
+            instance_id=self.instance_id,
+            version="0.1.0",
+            builds=self.builds,
+            build_slots=self.slots,
+            hosted_by="test",
+            host="here",
+            devices=[
+                agent_pb2.DeviceState(
+                    description=device_pb2.DeviceDescription(
+                        device_id=device_id,
+                        targets=[X86],
+                        labels=self.labels,
+                        timing_class=device_pb2.TIMING_CLASS_NATIVE,
+                    ),
+                    use=use,
+                    epoch=epoch,
+                    health=device_pb2.HEALTH_GOOD,
+                )
+                for device_id, (use, epoch) in self.uses.items()
+            ],
+            attempts=self.attempts.values(),
+        )
+
+    async def run(self) -> None:
+        """Speak the control protocol until cancelled or ended by the tracker."""
+        call = self.client.agents.Synchronise()
+        sender = asyncio.create_task(self._send(call))
+        try:
+            async for desired in call:
+                self._want(desired)
+                self.desired.set()
+            self.ended.set_result(None)
+        except grpc.aio.AioRpcError as error:
+            self.ended.set_result(error_from_rpc(error))
+        finally:
+            sender.cancel()
+            call.cancel()
+            for task in self.tasks.values():
+                task.cancel()
+            await asyncio.gather(sender, *self.tasks.values(), return_exceptions=True)
+
+    async def _send(self, call: Any) -> None:
+        while True:
+            await call.write(self.state())
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.1)
+
+    def _want(self, desired: agent_pb2.DesiredState) -> None:
+        wanted = {task.attempt_id for task in desired.builds}
+        for attempt_id in set(self.attempts) - wanted:
+            del self.attempts[attempt_id]
+        for task in desired.builds:
+            if task.attempt_id not in self.attempts:
+                self.attempts[task.attempt_id] = agent_pb2.BuildAttempt(
+                    attempt_id=task.attempt_id, running=True
+                )
+                self._start(task.attempt_id, self._compile(task))
+        grants = {grant.device_id: grant for grant in desired.leases}
+        for device_id, (use, epoch) in self.uses.items():
+            grant = grants.get(device_id)
+            if use != device_pb2.USE_IDLE and (grant is None or grant.epoch != epoch):
+                self.uses[device_id] = (device_pb2.USE_IDLE, 0)
+                self._changed.set()
+            if grant is not None and grant.epoch != epoch and self.prepares:
+                self.uses[device_id] = (device_pb2.USE_LEASED, grant.epoch)
+                self._start(grant.lease_id, self._serve(grant))
+                self._changed.set()
+        self.grants = grants
+
+    def _start(self, name: str, work: Any) -> None:
+        self.tasks[name] = asyncio.create_task(work)
+
+    async def _compile(self, task: agent_pb2.BuildTask) -> None:
+        assert self.compile is not None
+        self.compiled.append(task.item.symbol)
+        outcome = await self.compile(task)
+        attempt = agent_pb2.BuildAttempt(attempt_id=task.attempt_id, seconds=0.25)
+        if isinstance(outcome, FarmError):
+            attempt.error.CopyFrom(error_pb2.Error(code=outcome.code, message=outcome.message))
+        else:
+            attempt.module.CopyFrom(outcome)
+        if task.attempt_id in self.attempts:
+            self.attempts[task.attempt_id] = attempt
+            self._changed.set()
+
+    async def _serve(self, grant: agent_pb2.LeaseGrant) -> None:
+        call = self.client.agents.Serve()
+        opened = agent_pb2.ServeOpen(
+            agent_id=self.agent_id,
+            instance_id=self.instance_id,
+            lease_id=grant.lease_id,
+            epoch=grant.epoch,
+        )
+        with contextlib.suppress(grant_ended):
+            await call.write(agent_pb2.ServeFrame(open=opened))
+            async for request in call:
+                assert self.answer is not None
+                await call.write(agent_pb2.ServeFrame(reply=self.answer(request)))
+
+
+grant_ended = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+
+
+@dataclass
+class Farm:
+    """A tracker and whoever connects to it."""
+
+    server: TrackerServer
+    client: Client
+    running: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def peer(self, agent_id: str, instance_id: str = "p1", **options: Any) -> Peer:
+        """Connect an agent and wait until the tracker has answered."""
+        peer = Peer(self.client, agent_id, instance_id, **options)
+        if peer.compile is None:
+            peer.compile = compiler(self.client)
+        task = asyncio.create_task(peer.run())
+        self.running.append(task)
+        peer.stop = stopper(task)  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            await peer.desired.wait()
+        return peer
+
+
+def stopper(task: asyncio.Task[None]) -> Callable[[], Awaitable[None]]:
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.wait({task})
+
+    return stop
+
+
+def compiler(client: Client) -> Any:
+    async def compile_(task: agent_pb2.BuildTask) -> build_pb2.Module:
+        content = f"{task.item.kind} {task.item.target} {task.item.function.sha256}".encode()
+        return build_pb2.Module(
+            object=digest_to_proto(await upload_aio(client.blobs, content)),
+            format="elf-object",
+            format_version=1,
+            requires=Target.parse(task.item.target).requires,
+            toolchain="test 1",
+            signature=SIGNATURE.to_json(),
+        )
+
+    return compile_
+
+
+@contextlib.asynccontextmanager
+async def farm_at(folder: Path, address: str = "127.0.0.1:0") -> AsyncIterator[Farm]:
+    server = await serve(folder, address, limits=FAST)
+    channel = aio_channel(server.address)
+    farm = Farm(server, Client(channel))
+    try:
+        yield farm
+    finally:
+        for task in farm.running:
+            task.cancel()
+        await asyncio.gather(*farm.running, return_exceptions=True)
+        await channel.close()
+        await server.stop()
+
+
+@pytest.fixture
+def start_farm(tmp_path: Path) -> Callable[..., Any]:
+    """Return a context that runs a tracker on the test's folder."""
+
+    def start(name: str = "data", address: str = "127.0.0.1:0") -> Any:
+        return farm_at(tmp_path / name, address)
+
+    return start
+
+
+@pytest.fixture
+def run_async() -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Return a function that runs an async test body in a loop of its own."""
+
+    def run(body: Callable[[], Awaitable[None]]) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(30):
+                await body()
+
+        asyncio.run(limited())
+
+    return run
+
+
+@pytest.fixture
+def targets() -> dict[str, str]:
+    """Canonical targets that tests build for."""
+    return {"x86": X86, "arm": ARM}
