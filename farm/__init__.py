@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from farm import te
     from farm.artifact import Artifact, inspect_bytes, merge
-    from farm.build import build
+    from farm.building import build
     from farm.client import connect
     from farm.runtime.local import load_local as load
     from farm.target import Target
@@ -23,7 +23,7 @@ __all__ = ["Artifact", "Target", "build", "connect", "inspect_bytes", "load", "m
 _HOME = {
     "Artifact": "farm.artifact",
     "Target": "farm.target",
-    "build": "farm.build",
+    "build": "farm.building",
     "connect": "farm.client",
     "inspect_bytes": "farm.artifact",
     "load": "farm.runtime.local:load_local",

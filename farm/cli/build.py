@@ -13,7 +13,7 @@ from farm.cli.output import Output, output_option, seconds, size, table
 
 if TYPE_CHECKING:
     from farm.artifact import Artifact
-    from farm.build import ItemOutcome, Request
+    from farm.building import ItemOutcome, Request
     from farm.cli.output import Steps
 
 
@@ -88,8 +88,8 @@ def _build(
     tracker: str | None,
     follow: _Follow,
 ) -> Artifact:
-    from farm.build import build as build_here
-    from farm.build import plan
+    from farm.building import build as build_here
+    from farm.building import plan
 
     work = plan(request, target_host, variants=variants)  # refuse before connecting
     follow.order = {(i.kind, str(i.target), i.function.name): n for n, i in enumerate(work.items)}
@@ -112,7 +112,7 @@ class _Follow:
         self._steps = steps
 
     def __call__(self, outcome: ItemOutcome) -> None:
-        from farm.build import ItemState
+        from farm.building import ItemState
 
         item = outcome.item
         where = f" on {outcome.agent_id}" if outcome.agent_id else ""
@@ -166,12 +166,11 @@ def _text(path: Path, artifact: Artifact, builds: list[ItemOutcome]) -> str:
             outcome.item.function.name,
             outcome.item.kind,
             str(outcome.item.target),
-            outcome.agent_id or "this process",
-            seconds(outcome.seconds),
-            "cached" if outcome.cached else "",
+            outcome.agent_id or ("cache" if outcome.cached else "this process"),
+            "cached" if outcome.cached else seconds(outcome.seconds),
         )
         for outcome in builds
     ]
-    header = ("SYMBOL", "KIND", "TARGET", "AGENT", "TIME", "")
+    header = ("SYMBOL", "KIND", "TARGET", "AGENT", "TIME")
     summary = f"{path}: {size(artifact.digest.size_bytes)}, {artifact.digest}"
     return f"{table(header, rows)}\n\n{summary}"

@@ -1,6 +1,6 @@
 """The user's Python file: run it, and find what it wants built.
 
-Owns: running it, and errors that name its line. Does not own: the rules of a request (`farm.build`).
+Owns: running it, and errors that name its line. Does not own: the rules of a request (`farm.building`).
 
 Invariant: what the file prints never reaches this process's standard output.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from farm.build import Request
+from farm.building import Request
 from farm.errors import FarmError, InvalidInput
 from farm.ir import Function
 from farm.target import Target

@@ -1,7 +1,7 @@
 """The client: build on a farm, take devices, run and time functions on them.
 
 Owns: the Python interface to a tracker. Does not own: the wire (`farm.api`), errors across it (`farm.rpc`), or the
-rules of a build (`farm.build`).
+rules of a build (`farm.building`).
 
 Invariant: every failure is a `FarmError`; leaving a ``with`` block gives the device back.
 

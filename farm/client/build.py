@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from farm.api.v1 import build_pb2 as pb
 from farm.artifact import Artifact
-from farm.build import BuildPlan, ItemOutcome, ItemState, Progress, failure
+from farm.building import BuildPlan, ItemOutcome, ItemState, Progress, failure
 from farm.client.transfer import Store
 from farm.errors import InfrastructureError
 from farm.rpc import digest_from_proto, digest_to_proto, error_from_proto

@@ -19,7 +19,7 @@ from farm.api.v1 import (
     run_pb2_grpc,
 )
 from farm.artifact import Artifact
-from farm.build import Progress, Request, plan
+from farm.building import Progress, Request, plan
 from farm.client import build as building
 from farm.client import run as running
 from farm.client.info import AgentInfo, DeviceInfo

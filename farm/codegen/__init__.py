@@ -1,7 +1,7 @@
 """Code generation: one function for one target in, one built module out.
 
 Owns: the single entry for builders and the choice of a backend by target kind.
-Does not own: which functions are built together (`farm.build`), the artifact's format (`farm.artifact`) or how built
+Does not own: which functions are built together (`farm.building`), the artifact's format (`farm.artifact`) or how built
 modules are loaded (`farm.runtime`).
 
 Invariant: the result depends on the function's canonical bytes, the kind and the target alone: the same request gives

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.artifact import Artifact
-from farm.build import ItemOutcome, ItemState
+from farm.building import ItemOutcome, ItemState
 from farm.client import Client, DeviceInfo, connect
 from farm.core.clock import Clock, SystemClock
 from farm.demo.network import Network, train

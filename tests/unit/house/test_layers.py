@@ -24,7 +24,7 @@ ALLOWED = (
     "farm.testing.a -> farm_agents.a",
     "farm.tune.a -> farm.client.a",
     "farm.client.a -> grpc",
-    "farm.build.a -> farm.codegen.a",
+    "farm.building.a -> farm.codegen.a",
     "farm.codegen.a -> llvmlite",
     "farm.te.a -> farm.ir.a",
     "farm.runtime.a -> llvmlite",

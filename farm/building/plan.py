@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from farm.build.references import check_references
+from farm.building.references import check_references
 from farm.errors import DuplicateSymbol, InvalidInput, InvalidTarget, PlacementConflict
 from farm.ir import Function, serialise, signature_of, verify
 from farm.target import Target, as_target

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from farm.artifact import Artifact, BuiltModule, assemble
-from farm.build.plan import BuildItem, Request, plan
-from farm.build.report import ItemOutcome, ItemState, Progress, failure
+from farm.building.plan import BuildItem, Request, plan
+from farm.building.report import ItemOutcome, ItemState, Progress, failure
 from farm.codegen import compile_function
 from farm.core.clock import Clock, SystemClock
 from farm.errors import FarmError

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from farm.build.plan import BuildItem
+from farm.building.plan import BuildItem
 from farm.errors import BuildFailed, FarmError
 
 

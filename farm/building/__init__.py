@@ -8,9 +8,9 @@ Invariant: the same request gives the same plan, whatever the order of its parts
 here and on any farm.
 """
 
-from farm.build.local import build
-from farm.build.plan import BuildItem, BuildPlan, Request, plan
-from farm.build.report import ItemOutcome, ItemState, Progress, failure
+from farm.building.local import build
+from farm.building.plan import BuildItem, BuildPlan, Request, plan
+from farm.building.report import ItemOutcome, ItemState, Progress, failure
 
 __all__ = [
     "BuildItem",

@@ -1,0 +1,71 @@
+"""Building on this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import farm
+from farm import te
+from farm.building import ItemState
+from farm.errors import BuildFailed, FarmError, NoVariant
+
+ARM = "llvm -mtriple=aarch64-linux-gnu"
+
+
+def _float_on_ea():
+    x = te.placeholder((4,), "float32", name="x")
+    return te.function("float", [x, te.compute((4,), lambda i: x[i] + 1.0, name="y")])
+
+
+def test_build_for_three_targets_gives_one_artifact_that_runs_here(make):
+    artifact = farm.build(
+        {"ea": [make("f")], "llvm": [make("f"), make("g", 2)], ARM: [make("g", 2)]}, variants=True
+    )
+    assert sorted((s.symbol, s.kind, s.target.split("=")[0]) for s in artifact.sections) == [
+        ("f", "device", "ea -config"),
+        ("f", "device", "llvm -mtriple"),
+        ("f", "host", "llvm -mtriple"),
+        ("g", "device", "llvm -mtriple"),
+        ("g", "device", "llvm -mtriple"),
+    ]
+    with farm.load(artifact) as module:
+        assert module.functions["f"].target == "ea -config=ea16"
+        (out,) = module.call("f", [np.arange(8, dtype=np.int32)]).outputs
+    np.testing.assert_array_equal(out, np.arange(1, 9))
+
+
+def test_build_in_another_order_gives_the_same_digest(make):
+    one = farm.build({"llvm": [make("f"), make("g")], ARM: [make("h")]})
+    other = farm.build([(ARM, [make("h")]), ("llvm", [make("g")]), ("llvm", [make("f")])])
+    assert one.digest == other.digest
+
+
+def test_build_with_a_failure_reports_it_and_what_was_built(make):
+    events: list[tuple[str, ItemState]] = []
+    with pytest.raises(BuildFailed) as caught:
+        farm.build(
+            {"ea": [_float_on_ea()], "llvm": [make("f")]},
+            keep_going=True,
+            progress=lambda outcome: events.append((outcome.item.function.name, outcome.state)),
+        )
+    message = str(caught.value)
+    assert message.startswith("build: 1 of 3 items failed (2 built)")
+    assert "float for ea -config=ea16: function float on ea: " in message
+    assert caught.value.details == {"ea -config=ea16/float": "UNSUPPORTED_FUNCTION"}
+    assert events.count(("float", ItemState.FAILED)) == 1
+    assert events.count(("f", ItemState.DONE)) == 1
+
+
+def test_build_without_keep_going_stops_at_the_first_failure(make):
+    events = []
+    with pytest.raises(BuildFailed, match=r"\(0 built\)"):
+        farm.build({"ea": [_float_on_ea()], "llvm": [make("f")]}, progress=events.append)
+    assert [outcome.state for outcome in events] == [ItemState.BUILDING, ItemState.FAILED]
+
+
+def test_load_of_an_artifact_for_another_machine_lists_what_it_has(make):
+    with pytest.raises(NoVariant, match="aarch64") as caught:
+        farm.load(farm.build({ARM: [make("f")]}))
+    assert isinstance(caught.value, FarmError)
+    assert caught.value.exit_code == 2
