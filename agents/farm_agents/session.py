@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from farm.errors import (
     InfrastructureError,
     InvalidInput,
     KernelCrashed,
-    KernelFailed,
     TimeLimit,
 )
 from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
@@ -133,8 +133,6 @@ class Session:
 
     async def end(self) -> None:
         """Kill the worker with everything that it started, and remove the scratch folder."""
-        if self._child is not None:
-            self._child.writer.close()
         await self.device.kill_all()
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -155,8 +153,7 @@ class Session:
                 f"session: too many modules loaded ({len(self._loaded)}); acquire again"
             )
         digest = digest_from_proto(request.load.artifact)
-        await self.cache.fetch(digest)
-        reply = await self._exchange(await self._worker(), request, LOAD_LIMIT_S)
+        reply = await self._ask(request, [digest], LOAD_LIMIT_S)
         if reply.WhichOneof("reply") == "loaded":
             self._loaded.append(digest)
         return reply
@@ -173,16 +170,29 @@ class Session:
             raise InvalidInput(
                 f"call {call.symbol[:80]}: impossible repeat ({call.repeat}); use 0 to {MAX_REPEAT}"
             )
-        await self.cache.fetch_all(
+        blobs = [
             digest_from_proto(tensor.blob)
             for tensor in call.inputs
             if tensor.WhichOneof("content") == "blob"
-        )
-        reply = await self._exchange(await self._worker(), request, limit_s)
+        ]
+        reply = await self._ask(request, blobs, limit_s)
         for tensor in reply.called.outputs:
             if tensor.WhichOneof("content") == "blob":
                 await self._store(digest_from_proto(tensor.blob))
         return reply
+
+    async def _ask(
+        self, request: session_pb2.SessionRequest, blobs: Sequence[Digest], limit_s: float
+    ) -> session_pb2.SessionReply:
+        """Send a request to the worker with its blobs in the cache; fetch a damaged one once more."""
+        await self.cache.fetch_all(blobs)
+        reply = await self._exchange(await self._worker(), request, limit_s)
+        damaged = [d for d in blobs if d.sha256 == reply.error.details.get("blob")]
+        if not damaged:
+            return reply
+        self.cache.forget(damaged[0])
+        await self.cache.fetch_all(damaged)
+        return await self._exchange(await self._worker(), request, limit_s)
 
     async def _store(self, digest: Digest) -> None:
         path = blob_path(self.folder / "out", digest)
@@ -191,7 +201,7 @@ class Session:
 
     async def _worker(self) -> Child:
         """Return the worker, starting one and loading what was loaded before if it has died."""
-        if self._child is not None and not self._child.exited.done():
+        if self._child is not None and self._child.usable:
             return self._child
         zygote = await self.device.zygote()
         child = self._child = await zygote.fork(self.device.config(self.folder, self.cache.root))
@@ -233,10 +243,12 @@ class Session:
             raise KernelCrashed(
                 f"{what}: the kernel broke the worker's channel ({error}); fix the kernel"
             ) from error
-        raise await self._crash(what, limit_s)
+        raise await self._crash(child, what, limit_s)
 
-    async def _crash(self, what: str, limit_s: float) -> KernelFailed | TimeLimit:
+    async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
         facts = describe_status(await self._kill())
+        if not child.zygote.alive:
+            return InfrastructureError(f"{what}: the worker was ended from outside; call again")
         if facts.get("signal") == "SIGXCPU":
             return TimeLimit(
                 f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise limit_s",

@@ -64,14 +64,16 @@ class Child:
     exited: asyncio.Future[int]
     zygote: Zygote
 
+    @property
+    def usable(self) -> bool:
+        """Whether it can be expected to answer."""
+        return self.zygote.alive and not self.exited.done()
+
     async def kill(self) -> int:
         """Kill the child with its whole tree; return its wait status when they are gone."""
         if not self.exited.done() and self.zygote.alive:
             self.zygote.kill(self.number)
-        try:
-            return await asyncio.shield(self.exited)
-        finally:
-            self.writer.close()
+        return await asyncio.shield(self.exited)
 
     async def send(self, data: bytes) -> None:
         """Send one frame; a child that is gone is seen when its answer is read."""
@@ -166,6 +168,7 @@ class Zygote:
             with theirs:
                 self._send(Fork(number, config), theirs.fileno())
             reader, writer = await asyncio.open_unix_connection(sock=ours)
+            exited.add_done_callback(lambda _: writer.close())  # it wrote all that it ever will
             child = Child(number, reader, writer, exited, self)
             async with asyncio.timeout(FORK_LIMIT_S):
                 await self._forked[number]

@@ -11,24 +11,20 @@ import importlib.util
 import shutil
 
 from farm.errors import InvalidInput
+from farm.runtime.qemu import EMULATED
 from farm.target import Target
 from farm_agents.drivers.base import GOOD, Checked, Description, TimingClass, bad
 from farm_agents.worker.loaders import LoaderSpec
-
-TRIPLES = {
-    "aarch64": "aarch64-linux-gnu",
-    "riscv64": "riscv64-linux-gnu",
-}
 
 
 class QemuDriver:
     """One emulated CPU; the argument is its architecture."""
 
     def __init__(self, argument: str) -> None:
-        if argument not in TRIPLES:
+        if argument not in EMULATED:
             raise InvalidInput(
                 f"device qemu: unknown architecture ({argument!r}); use qemu:ARCH with one of "
-                f"{', '.join(sorted(TRIPLES))}"
+                f"{', '.join(sorted(EMULATED))}"
             )
         self._arch = argument
 
@@ -55,8 +51,7 @@ class QemuDriver:
         return LoaderSpec("qemu", self._arch, (self._target(),), self._provides())
 
     def _target(self) -> str:
-        return str(Target.parse(f"llvm -mtriple={TRIPLES[self._arch]}"))
+        return str(Target.parse(f"llvm -mtriple={self._arch}-linux-gnu"))
 
     def _provides(self) -> tuple[str, ...]:
-        # qemu-user emulates its most capable CPU unless it is told otherwise.
-        return (f"arch:{self._arch}", "cpu-feature:*", "cpu:*")
+        return (f"arch:{self._arch}", *EMULATED[self._arch].provides)

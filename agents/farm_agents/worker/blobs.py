@@ -25,17 +25,19 @@ def read_blob(cache: Path, digest: Digest) -> bytes:
     Raises
     ------
     InfrastructureError
-        The file is absent or damaged; fetch it again.
+        The file is absent or damaged; ``details['blob']`` names it, fetch it again.
     """
     try:
         data = blob_path(cache, digest).read_bytes()
     except OSError as error:
         raise InfrastructureError(
-            f"blob {digest}: unreadable in the agent's cache ({error.strerror}); try again"
+            f"blob {digest}: unreadable in the agent's cache ({error.strerror}); try again",
+            blob=digest.sha256,
         ) from error
     if digest_of(data) != digest:
         raise InfrastructureError(
-            f"blob {digest}: damaged in the agent's cache ({len(data)} bytes); try again"
+            f"blob {digest}: damaged in the agent's cache ({len(data)} bytes); try again",
+            blob=digest.sha256,
         )
     return data
 

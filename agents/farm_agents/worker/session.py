@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,6 +110,8 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
         (0: no limit).
     """
     redirect_output(Path(_text(config, "log")))
+    # A worker that is killed cannot remove its temporary files; with the scratch folder they go.
+    os.environ["TMPDIR"] = tempfile.tempdir = _text(config, "out")
     size = config.get("address_space_bytes")
     processes.limit_resources(size if isinstance(size, int) else 0, MAX_FILE_BYTES)
     loader = LoaderSpec.from_config(config.get("loader")).open()

@@ -1,0 +1,164 @@
+"""Builds of an agent over real gRPC: outcomes, limits, crashes, and results that stay until they are dropped."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from farm_agents.worker import processes
+from farm_agents.worker.build import _small_function
+
+from farm.api.v1 import ir_pb2
+from farm.artifact import BuiltModule, Signature, assemble
+from farm.core.wire import digest_from_proto
+from farm.target import Target
+
+CPU = str(Target.parse("llvm"))
+FAMILY = Target.parse("llvm").family
+
+
+def slow_function(statements=12000):
+    """A function that takes a compiler long: very many dependent stores in a row."""
+    function = ir_pb2.Function.FromString(_small_function())
+    body = function.body.for_loop.body
+    many = ir_pb2.Stmt(block=ir_pb2.Block(stmts=[body] * statements))
+    function.body.for_loop.body.CopyFrom(many)
+    return function.SerializeToString(deterministic=True)
+
+
+def finished(tracker, attempt_id):
+    attempt = tracker.attempt(attempt_id)
+    return attempt if attempt and attempt.WhichOneof("outcome") != "running" else None
+
+
+def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task):
+    async def story(tracker, spec):
+        task = build_task(tracker, "t1", _small_function(), CPU, symbol="warm")
+        await tracker.want(builds=[task])
+        attempt = await tracker.until(lambda: finished(tracker, "t1"))
+        assert attempt.WhichOneof("outcome") == "module", attempt
+        assert attempt.seconds > 0
+        module = attempt.module
+        data = tracker.blobs.data[digest_from_proto(module.object)]
+        built = BuiltModule(
+            kind="device",
+            symbol="warm",
+            target=CPU,
+            format=module.format,
+            format_version=module.format_version,
+            requires=tuple(module.requires),
+            toolchain=module.toolchain,
+            signature=Signature.from_json(module.signature),
+            data=data,
+        )
+        assert assemble(CPU, [built]).symbols.keys() == {"warm"}
+        assert list((spec.work_dir / "builds").iterdir()) == []
+        # Finished attempts stay until the tracker drops them.
+        await tracker.want(builds=[])
+        await tracker.until(lambda: tracker.attempt("t1") is None)
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_build_same_function_twice_gives_the_same_object(run_farm, build_task):
+    async def story(tracker, spec):
+        tasks = [
+            build_task(tracker, name, _small_function(), CPU, symbol="warm")
+            for name in ("t1", "t2")
+        ]
+        await tracker.want(builds=tasks)
+        first = await tracker.until(lambda: finished(tracker, "t1"))
+        second = await tracker.until(lambda: finished(tracker, "t2"))
+        assert first.module == second.module
+
+    run_farm(story, devices=(), builds=(FAMILY,), slots=2)
+
+
+@pytest.mark.parametrize(
+    ("function_bytes", "target", "code"),
+    [
+        (b"\xff", CPU, "INVALID_FUNCTION"),
+        (_small_function(), "nonsense", "INVALID_TARGET"),
+        (_small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
+    ],
+)
+def test_build_that_cannot_be_done_is_an_error_of_the_attempt(
+    run_farm, build_task, function_bytes, target, code
+):
+    async def story(tracker, spec):
+        task = build_task(tracker, "t1", function_bytes, target)
+        await tracker.want(builds=[task])
+        attempt = await tracker.until(lambda: finished(tracker, "t1"))
+        assert (attempt.WhichOneof("outcome"), attempt.error.code) == ("error", code)
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_build_of_an_absent_function_is_an_error_of_the_attempt(run_farm, build_task):
+    async def story(tracker, spec):
+        task = build_task(tracker, "t1", _small_function(), CPU)
+        tracker.blobs.data.clear()
+        await tracker.want(builds=[task])
+        attempt = await tracker.until(lambda: finished(tracker, "t1"))
+        assert attempt.error.code == "NOT_FOUND"
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_build_past_its_limit_is_killed_and_the_builder_goes_on(run_farm, build_task):
+    async def story(tracker, spec):
+        slow = build_task(tracker, "slow", slow_function(), CPU, limit_s=0.2)
+        await tracker.want(builds=[slow])
+        attempt = await tracker.until(lambda: finished(tracker, "slow"))
+        assert attempt.error.code == "TIME_LIMIT"
+        (zygote,) = processes.children_of(os.getpid())
+        assert processes.children_of(zygote) == []
+        good = build_task(tracker, "good", _small_function(), CPU)
+        await tracker.want(builds=[good])
+        assert (await tracker.until(lambda: finished(tracker, "good"))).module.object.size_bytes > 0
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_build_whose_compiler_dies_is_an_error_of_the_attempt(run_farm, build_task):
+    async def story(tracker, spec):
+        await tracker.want(builds=[build_task(tracker, "t1", slow_function(), CPU)])
+        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
+        (child,) = await tracker.until(lambda: processes.children_of(zygote[0]))
+        os.kill(child, signal.SIGSEGV)
+        attempt = await tracker.until(lambda: finished(tracker, "t1"))
+        assert attempt.error.code == "BUILD_FAILED"
+        assert dict(attempt.error.details) == {"signal": "SIGSEGV"}
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_build_that_is_no_longer_wanted_is_killed(run_farm, build_task):
+    async def story(tracker, spec):
+        await tracker.want(builds=[build_task(tracker, "t1", slow_function(), CPU)])
+        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
+        await tracker.until(lambda: processes.children_of(zygote[0]))
+        await tracker.want(builds=[])
+        await tracker.until(lambda: not processes.children_of(zygote[0]), limit_s=5)
+        await tracker.until(lambda: tracker.attempt("t1") is None, limit_s=5)
+
+    run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_builds_beyond_the_slots_wait(run_farm, build_task):
+    async def story(tracker, spec):
+        tasks = [build_task(tracker, f"t{i}", slow_function(3000 + i), CPU) for i in range(3)]
+        await tracker.want(builds=tasks)
+        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
+        most = 0
+
+        def all_done():
+            nonlocal most
+            most = max(most, len(processes.children_of(zygote[0])))
+            return all(finished(tracker, f"t{i}") for i in range(3))
+
+        await tracker.until(all_done, limit_s=60)
+        assert most == 2
+
+    run_farm(story, devices=(), builds=(FAMILY,), slots=2)

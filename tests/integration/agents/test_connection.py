@@ -1,0 +1,134 @@
+"""The control stream of an agent over real gRPC: reconnecting, fencing, what is reported."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import numpy as np
+import pytest
+from farm_agents.agent import run_agent
+from farm_agents.spec import AgentSpec, parse_devices
+from farm_agents.worker import processes
+
+import farm
+from farm.api.v1 import device_pb2, tensor_pb2
+from farm.errors import Fenced, InvalidInput
+
+
+def test_agent_reports_itself_and_its_devices(run_farm):
+    async def story(tracker, spec):
+        await tracker.device_is_good()
+        state = tracker.states["a1"]
+        assert (state.agent_id, list(state.builds), state.build_slots) == ("a1", ["llvm/x"], 2)
+        assert (state.hosted_by, state.version) == ("process", farm.__version__)
+        assert state.instance_id.startswith("instance-")
+        (device,) = state.devices
+        labels = device.description.labels
+        assert (labels["kind"], labels["device_id"]) == ("cpu", "a1-cpu")
+        assert device.description.timing_class == device_pb2.TIMING_CLASS_NATIVE
+        assert device.description.targets[0].startswith("llvm ")
+        assert any(name.startswith("arch:") for name in device.description.provides)
+        assert (device.use, device.epoch) == (device_pb2.USE_IDLE, 0)
+
+    run_farm(story, builds=("llvm/x",), slots=2)
+
+
+def test_agent_that_loses_the_tracker_reconnects_and_keeps_the_session(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        before = tracker.states["a1"].instance_id
+        await tracker.stop()
+        tracker.states.clear()
+        await asyncio.sleep(0.5)
+        await tracker.start()  # on the same port
+        await tracker.device_is("LEASED", 1)
+        assert tracker.states["a1"].instance_id == before
+        await tracker.until(lambda: len(tracker.opened) == 2)
+        tensor = tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4))
+        reply = await client.call("increment", tensor)  # what was loaded is still loaded
+        assert np.frombuffer(reply.called.outputs[0].inline, "<i4") == [1]
+
+    run_farm(story)
+
+
+def test_agent_without_tracker_waits_for_it(run_farm):
+    async def story(tracker, spec):
+        await tracker.device_is_good()
+        await tracker.stop()
+        await asyncio.sleep(3.0)  # longer than several tries
+        tracker.states.clear()
+        await tracker.start()
+        await tracker.device_is_good()
+
+    run_farm(story)
+
+
+def test_agent_that_is_fenced_ends(tmp_path, run_farm):
+    async def story(tracker, spec):
+        await tracker.device_is_good()
+        second = AgentSpec(
+            tracker=spec.tracker,
+            agent_id="a2",
+            builds=(),
+            slots=0,
+            devices=(),
+            work_dir=tmp_path / "a2",
+        )
+        task = asyncio.create_task(run_agent(second, asyncio.Event()))
+        await tracker.until(lambda: "a2" in tracker.states)
+        tracker.fenced.add("a2")
+        await tracker.notify()
+        with pytest.raises(Fenced, match="a newer process connected"):
+            await asyncio.wait_for(task, 10)
+
+    run_farm(story)
+
+
+def test_device_that_another_agent_holds_is_bad_and_heals_when_it_is_free(tmp_path, run_farm):
+    async def story(tracker, spec):
+        await tracker.device_is_good()
+        second = AgentSpec(
+            tracker=spec.tracker,
+            agent_id="a2",
+            builds=(),
+            slots=0,
+            devices=parse_devices(["cpu@a1-cpu"], "a2"),
+            work_dir=tmp_path / "a2",
+        )
+        stop = asyncio.Event()
+        task = asyncio.create_task(run_agent(second, stop))
+        bad = await tracker.until(
+            lambda: (d := tracker.device("a2")) and d.health == device_pb2.HEALTH_BAD and d
+        )
+        assert bad.health_cause == f"locked by pid {os.getpid()}"
+        stop.set()
+        await task
+
+    run_farm(story)
+
+
+def test_agent_with_an_unknown_driver_is_refused(tmp_path):
+    spec = AgentSpec(
+        tracker="127.0.0.1:1",
+        agent_id="a1",
+        builds=(),
+        slots=0,
+        devices=parse_devices(["toaster"], "a1"),
+        work_dir=tmp_path,
+    )
+    with pytest.raises(InvalidInput, match="known drivers are cpu, ea, qemu"):
+        asyncio.run(run_agent(spec, asyncio.Event()))
+
+
+def test_agent_that_stops_during_a_call_leaves_nothing(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        tensor = tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4))
+        asyncio.get_running_loop().create_task(client.call("spin", tensor))
+        await asyncio.sleep(0.3)
+        assert processes.children_of(os.getpid()) != []
+
+    run_farm(story)  # which checks that no process is left

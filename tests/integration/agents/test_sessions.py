@@ -1,0 +1,270 @@
+"""Sessions of an agent over real gRPC: calls, crashes, limits, and what is left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import numpy as np
+import pytest
+from farm_agents.worker import processes
+
+from farm.api.v1 import agent_pb2, device_pb2, session_pb2, tensor_pb2
+
+
+def number(value):
+    return tensor_pb2.Tensor(dtype="int32", shape=[1], inline=np.array([value], "<i4").tobytes())
+
+
+def value_of(reply):
+    (output,) = reply.called.outputs
+    assert (output.dtype, list(output.shape)) == ("int32", [1])
+    return int(np.frombuffer(output.inline, "<i4")[0])
+
+
+def workers():
+    """Every process below this one that is not a zygote itself."""
+    zygotes = processes.children_of(os.getpid())
+    return [p for p in processes.descendants_of(os.getpid()) if p not in zygotes]
+
+
+def test_session_load_and_call_gives_outputs_and_samples(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        loaded = (await client.load(hostile)).loaded
+        assert loaded.module_id == 1
+        assert [f.symbol for f in loaded.functions] == sorted(hostile.symbols)
+        assert {f.target for f in loaded.functions} == {s.target for s in hostile.sections}
+        assert (
+            loaded.functions[0].signature == hostile.symbols[loaded.functions[0].symbol].to_json()
+        )
+        reply = await client.call("increment", number(41), repeat=3)
+        assert value_of(reply) == 42
+        assert len(reply.called.samples_ns) == 3
+
+    run_farm(story)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "facts"),
+    [
+        ("segfault", {"signal": "SIGSEGV"}),
+        ("trap", {"signal": "SIGILL"}),
+        ("leave", {"exit_code": "3"}),
+    ],
+)
+def test_session_kernel_that_dies_is_an_error_and_the_next_call_works(
+    run_farm, hostile, symbol, facts
+):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        error = (await client.call(symbol, number(1))).error
+        assert (error.code, dict(error.details)) == ("KERNEL_CRASHED", facts)
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_session_kernel_that_hangs_is_killed_at_its_limit_and_the_next_call_works(
+    run_farm, hostile
+):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        start = asyncio.get_running_loop().time()
+        error = (await client.call("spin", number(1), limit_s=0.3)).error
+        assert 0.3 <= asyncio.get_running_loop().time() - start < 2.3
+        assert (error.code, dict(error.details)) == ("TIME_LIMIT", {"limit_s": "0.3"})
+        assert workers() == []
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_session_kernel_that_prints_does_not_disturb_the_channel(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        assert value_of(await client.call("chatter", number(6))) == 7
+        (log,) = (spec.work_dir / "sessions").glob("*/output.log")
+        assert log.read_text() == "noise\nnoise\n"
+
+    run_farm(story)
+
+
+def test_session_kernel_that_writes_into_the_channel_is_killed(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        error = (await client.call("forge", number(6), limit_s=5)).error
+        assert error.code == "KERNEL_CRASHED"
+        assert "channel" in error.message
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_lease_end_leaves_no_process_and_no_file(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        assert value_of(await client.call("orphan", number(1))) == 2
+        # The session's child, its dead child, the orphan.
+        await tracker.until(lambda: len(workers()) == 3)
+        await tracker.want(leases=[])
+        await tracker.device_is("IDLE", 0)
+        assert workers() == []
+        assert list((spec.work_dir / "sessions").iterdir()) == []
+
+    run_farm(story)
+
+
+def test_lease_end_during_a_call_kills_it(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        request = session_pb2.CallRequest(module_id=1, symbol="spin", inputs=[number(1)])
+        await client.send(call=request)
+        await asyncio.sleep(0.2)
+        await tracker.want(leases=[])
+        await tracker.device_is("IDLE", 0)
+        assert workers() == []
+        again = await tracker.lease(2)
+        await again.load(hostile)
+        assert value_of(await again.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_lease_ends_by_the_agents_own_clock(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1, seconds=1.0)
+        await client.load(hostile)
+        await tracker.device_is("IDLE", 0)  # nobody withdrew it
+        assert workers() == []
+
+    run_farm(story)
+
+
+def test_lease_with_an_epoch_that_is_over_is_refused(run_farm, hostile):
+    async def story(tracker, spec):
+        await tracker.lease(5)
+        await tracker.want(leases=[])
+        await tracker.device_is("IDLE", 0)
+        device_id = tracker.device().description.device_id
+        for epoch in (4, 5):
+            grant = agent_pb2.LeaseGrant(
+                lease_id="late", device_id=device_id, epoch=epoch, remaining_s=60
+            )
+            await tracker.want(leases=[grant])
+            await asyncio.sleep(0.3)
+            assert tracker.device().use == device_pb2.USE_IDLE
+        await tracker.lease(6)
+        assert tracker.opened == [("lease-5", 5), ("lease-6", 6)]
+
+    run_farm(story)
+
+
+def test_lease_of_a_higher_epoch_replaces_the_one_that_is_served(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        await client.send(
+            call=session_pb2.CallRequest(module_id=1, symbol="spin", inputs=[number(1)])
+        )
+        again = await tracker.lease(2)
+        assert (await again.load(hostile)).loaded.module_id == 1
+        assert value_of(await again.call("increment", number(8))) == 9
+
+    run_farm(story)
+
+
+def test_session_refused_by_the_tracker_frees_the_device(run_farm):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        tracker.requests[client.lease_id].put_nowait(None)
+        await tracker.device_is("IDLE", 0)
+
+    run_farm(story)
+
+
+def test_session_attach_of_another_epoch_is_fenced(run_farm):
+    async def story(tracker, spec):
+        client = await tracker.lease(3)
+        await client.send(attach=session_pb2.AttachRequest(lease_id="lease-3", epoch=3))
+        assert (await client.receive()).attached.device_id == "a1-cpu"
+        await client.send(attach=session_pb2.AttachRequest(lease_id="lease-3", epoch=2))
+        assert (await client.receive()).error.code == "FENCED"
+
+    run_farm(story)
+
+
+def test_session_bad_requests_are_errors_and_the_session_goes_on(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        assert (await client.call("increment", number(1))).error.code == "NOT_FOUND"
+        await client.load(hostile)
+        wrong = tensor_pb2.Tensor(dtype="int32", shape=[2], inline=bytes(4))
+        for code, reply in [
+            ("NOT_FOUND", await client.call("nothing", number(1))),
+            ("NOT_FOUND", await client.call("increment", number(1), module_id=2)),
+            ("INVALID_ARGUMENTS", await client.call("increment")),
+            ("INVALID_ARGUMENTS", await client.call("increment", wrong)),
+            ("INVALID_INPUT", await client.call("increment", number(1), repeat=10_001)),
+            ("INVALID_INPUT", await client.call("increment", number(1), repeat=-1)),
+            ("INVALID_INPUT", await client.call("increment", number(1), limit_s=601)),
+            ("INVALID_INPUT", await client.call("increment", number(1), limit_s=float("nan"))),
+        ]:
+            assert reply.error.code == code
+        await client.send()
+        assert (await client.receive()).error.code == "INVALID_INPUT"
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_session_corrupt_and_absent_artifacts_are_errors(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        data = bytearray(hostile.to_bytes())
+        data[-1] ^= 1
+        digest = tracker.blobs.put(bytes(data))
+        load = session_pb2.LoadRequest()
+        load.artifact.sha256, load.artifact.size_bytes = digest.sha256, digest.size_bytes
+        await client.send(load=load)
+        assert (await client.receive()).error.code == "ARTIFACT_CORRUPT"
+        load.artifact.sha256 = "0" * 64
+        await client.send(load=load)
+        assert (await client.receive()).error.code == "NOT_FOUND"
+        load.artifact.sha256 = "../../etc/passwd"
+        await client.send(load=load)
+        assert (await client.receive()).error.code == "INVALID_INPUT"
+
+    run_farm(story)
+
+
+def test_cache_file_that_was_damaged_is_fetched_again(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        (path,) = (spec.work_dir / "cache").glob("??/*")
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1
+        path.write_bytes(data)
+        assert (await client.load(hostile)).loaded.module_id == 2
+        assert len(tracker.blobs.reads) == 2
+
+    run_farm(story)
+
+
+def test_zygote_that_is_killed_is_replaced(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        (zygote,) = processes.children_of(os.getpid())
+        processes.kill([zygote])
+        await tracker.until(lambda: processes.children_of(os.getpid()) == [])
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
