@@ -49,13 +49,13 @@ def run_demo(report: Report, *, use_ray: bool = True) -> DemoResult:
     phases = _Phases(report, SystemClock())
     with ThreadPoolExecutor(1, "farm-demo") as pool:
         trained = pool.submit(train)
-        oracle = pool.submit(lambda: _oracle(trained.result()))
         with phases.phase("start", "starting a farm; meanwhile training a network on digits"):
             farm = EmbeddedFarm(agents="ray" if use_ray else "processes", progress=report)
             address = farm.start()
         try:
             with phases.phase("train", "waiting for the network"):
                 network = trained.result()
+            oracle = pool.submit(_oracle, network)
             with connect(address) as client:
                 return _tour(client, network, oracle.result, phases)
         finally:
