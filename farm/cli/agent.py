@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from farm.cli.output import Output, output_option
 from farm.errors import InvalidInput
 
 MODULE = "farm_agents"
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 @click.command("agent")
@@ -66,8 +68,10 @@ def command(
     """  # noqa: D301 - click's mark
     if importlib.util.find_spec(MODULE) is None:
         raise InvalidInput(f"agent: {MODULE} is not installed; install kernel-farm completely")
-    if "/" in agent_id:
-        raise InvalidInput(f"agent id: malformed ({agent_id!r}); use letters, digits and dashes")
+    if not _ID.fullmatch(agent_id):  # checked here, since it names a folder
+        raise InvalidInput(
+            f"agent id: malformed ({agent_id[:80]!r}); use lower-case letters, digits, dots, dashes and underscores"
+        )
     from farm.cli.up import default_data_dir
 
     folder = writable_folder(work_dir or default_data_dir() / "agents" / agent_id)

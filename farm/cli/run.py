@@ -25,11 +25,19 @@ if TYPE_CHECKING:
 
 FIRST_ELEMENTS = 8
 MAX_RANDOM = 1000
+MAX_SECONDS = 86_400.0
 NOTES = {
     "native": "real hardware",
     "emulated": "emulated: says nothing of the device's speed",
     "simulated": "simulated: the time of the simulation, not of the device",
 }
+
+
+def _check_number(context: click.Context, param: click.Parameter, value: float) -> float:
+    """Refuse NaN, which is in every range."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no time")
+    return value
 
 
 @click.command("run")
@@ -61,7 +69,8 @@ NOTES = {
     "--limit",
     "limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, MAX_SECONDS, min_open=True),
+    callback=_check_number,
     default=30.0,
     show_default=True,
     help="Time limit of the calls.",
@@ -70,7 +79,8 @@ NOTES = {
     "--wait",
     "wait_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, MAX_SECONDS),
+    callback=_check_number,
     default=60.0,
     show_default=True,
     help="How long to wait for a device that is free.",

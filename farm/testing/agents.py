@@ -44,12 +44,12 @@ class AgentPlan:
 
 def _default_agents() -> tuple[AgentPlan, ...]:
     own = Target.parse("llvm").family
-    cross = "llvm/aarch64" if own != "llvm/aarch64" else "llvm/x86_64"
-    return (
-        AgentPlan("host", builds=(own,), devices=("cpu@cpu",)),
-        AgentPlan("cross", builds=(cross,), devices=("qemu:aarch64@arm",)),
-        AgentPlan("accelerator", builds=("ea",), devices=("ea@ea",)),
-    )
+    kinds = [("cpu-1", own, "cpu")]
+    if own != "llvm/aarch64":
+        kinds.append(("aarch64-1", "llvm/aarch64", "qemu:aarch64"))
+    kinds.append(("ea-1", "ea", "ea:ea16"))
+    return tuple(AgentPlan(name, (family,), (device,)) for name, family, device in kinds)
 
 
 DEFAULT_AGENTS = _default_agents()
+"""The same agents as the default fleet has, so that tests without Ray see the same farm."""

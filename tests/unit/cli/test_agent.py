@@ -1,0 +1,79 @@
+"""``farm agent``: which process it becomes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from farm_agents.main import parse_arguments
+
+
+class Became(BaseException):
+    """Raised in place of becoming another process."""
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """Record what would be executed."""
+    calls = []
+
+    def execv(path, arguments):
+        calls.append((path, arguments))
+        raise Became
+
+    monkeypatch.setattr(os, "execv", execv)
+    return calls
+
+
+def test_agent_becomes_an_agent_with_the_same_arguments(cli, executed, tmp_path):
+    with pytest.raises(Became):
+        cli(
+            *("agent", "--tracker", "10.0.0.1:7460", "--agent-id", "shelf-1", "--slots", "2"),
+            *("--builds", "llvm/x86_64", "--builds", "ea", "--device", "cpu@c", "--device", "ea"),
+            *("--work-dir", tmp_path / "work"),
+        )
+    ((path, (program, dash_m, module, *arguments)),) = executed
+    assert (path, program, dash_m, module) == (sys.executable, sys.executable, "-m", "farm_agents")
+    spec = parse_arguments(arguments)
+    assert (spec.tracker, spec.agent_id, spec.builds, spec.slots) == (
+        "10.0.0.1:7460",
+        "shelf-1",
+        ("llvm/x86_64", "ea"),
+        2,
+    )
+    assert [str(device) for device in spec.devices] == ["cpu@c", "ea@shelf-1-ea"]
+    assert spec.work_dir == tmp_path / "work"
+
+
+def test_agent_without_a_work_dir_gets_one_below_the_state_folder(
+    cli, executed, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("FARM_TRACKER", "10.0.0.1:7460")
+    with pytest.raises(Became):
+        cli("agent", "--agent-id", "shelf-1")
+    spec = parse_arguments(executed[0][1][3:])
+    assert spec.tracker == "10.0.0.1:7460"
+    assert spec.work_dir == tmp_path / "state" / "kernel-farm" / "agents" / "shelf-1"
+    assert spec.work_dir.is_dir()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--tracker", "10.0.0.1:7460"),
+        ("--agent-id", "shelf-1"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "../x"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--slots", "-1"),
+    ],
+)
+def test_agent_with_arguments_that_cannot_be_is_refused(cli, executed, arguments):
+    assert cli("agent", *arguments).code == 2
+    assert executed == []
+
+
+def test_agent_id_of_dots_is_refused(cli, executed, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cli("agent", "--tracker", "10.0.0.1:7460", "--agent-id", "..").code == 2
+    assert executed == []
