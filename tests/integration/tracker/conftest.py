@@ -117,9 +117,12 @@ class Peer:
     compile: Callable[[agent_pb2.BuildTask], Awaitable[build_pb2.Module | FarmError]] | None = None
     answer: Answer | None = None
     prepares: bool = True
+    held: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.uses = dict.fromkeys(self.device_ids, (device_pb2.USE_IDLE, 0))
+        for device_id, epoch in self.held.items():
+            self.uses[device_id] = (device_pb2.USE_LEASED, epoch)
         self.attempts: dict[str, agent_pb2.BuildAttempt] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.compiled: list[str] = []

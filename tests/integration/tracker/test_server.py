@@ -42,7 +42,7 @@ def test_restart_keeps_blobs_cache_leases_and_epochs(start_farm, run_async, targ
             )
             assert state.leases[kept.lease_id].expires_at == pytest.approx(lease.expires_at, abs=1)
             assert state.devices["dev0"].observed == "UNKNOWN"
-            peer = await farm.peer("agent", device_ids=("dev0", "dev1"), prepares=True)
+            peer = await farm.peer("agent", device_ids=("dev0", "dev1"), held={"dev0": 1})
             await farm.peer("builder", "p2", builds=("llvm/x86_64",))
             async with asyncio.timeout(5):
                 while "dev0" not in peer.grants:
