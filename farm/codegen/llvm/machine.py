@@ -158,8 +158,9 @@ def _normalise(text: str) -> str:
 
 
 def _check_known(machine: Machine) -> None:
-    complaints = _COMPLAINT.findall(_stderr_of_creation(machine))
-    for name, what in complaints:
+    if "help" in (machine.cpu, *re.split(r",?[+-]", machine.features)):
+        raise InvalidTarget(f"target llvm: help is no CPU or feature ({machine.triple}); name one")
+    for name, what in _COMPLAINT.findall(_stderr_of_creation(machine)):
         noun, option = ("CPU", "-mcpu") if what == "processor" else ("feature", "-mattr")
         raise InvalidTarget(
             f"target llvm: unknown {noun} for {machine.architecture} ({name!r}); use a {option} that "

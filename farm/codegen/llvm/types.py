@@ -67,13 +67,20 @@ def int_type_of(float_type: ir.Type) -> ir.IntType:
 
 def field(builder: ir.IRBuilder, tensor: ir.Value, member: Field) -> ir.Value:
     """Return a pointer to a member of a DLTensor."""
-    indices = [ir.Constant(I32, 0), ir.Constant(I32, int(member))]
-    return builder.gep(tensor, indices, inbounds=True, source_etype=DLTENSOR)
+    return _pointer(builder, tensor, [ir.Constant(I32, 0), ir.Constant(I32, int(member))], DLTENSOR)
 
 
 def element(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
     """Return a pointer to element `index` of an array of `kind`."""
-    return builder.gep(base, [index], inbounds=True, source_etype=kind)
+    return _pointer(builder, base, [index], kind)
+
+
+def _pointer(
+    builder: ir.IRBuilder, base: ir.Value, indices: list[ir.Value], kind: ir.Type
+) -> ir.Value:
+    pointer = builder.gep(base, indices, inbounds=True, source_etype=kind)
+    pointer.type = PTR  # llvmlite would type it by the base's pointee and refuse other stores
+    return pointer
 
 
 def alloca(
@@ -83,5 +90,5 @@ def alloca(
     with builder.goto_entry_block():
         slot = builder.alloca(kind, name=name)
     slot.align = align
-    slot.type = PTR  # llvmlite would type it by its pointee and refuse stores of members
+    slot.type = PTR
     return slot
