@@ -1,0 +1,157 @@
+"""Compiled functions of other instruction sets, run under qemu-user and compared with the interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import farm.te as te
+from farm.artifact import assemble
+from farm.artifact.abi import private_symbol
+from farm.codegen import compile_function
+from farm.codegen.llvm.functions import MAX_ULPS
+from farm.ir import DType, interpret, serialise
+from farm.ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Math, MathOp, select
+from farm.runtime.qemu import qemu_loader
+from farm.target import Target
+
+TARGETS = {
+    "aarch64": "llvm -mtriple=aarch64-linux-gnu",
+    "riscv64": "llvm -mtriple=riscv64-linux-gnu",
+}
+BITS = (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR)
+FLOAT_OPS = (*(BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV), BinaryOp.MIN, BinaryOp.MAX)
+OPERATIONS = {
+    dtype: BITS
+    if dtype is DType.BOOL
+    else FLOAT_OPS
+    if dtype.is_float
+    else tuple(op for op in BinaryOp if op is not BinaryOp.DIV)
+    for dtype in DType
+}
+
+
+def load_unit_helpers():
+    """The helpers of the unit tests of the same code."""
+    path = Path(__file__).parents[2] / "unit" / "codegen" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("codegen_helpers", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+helpers = load_unit_helpers()
+
+
+def operations():
+    """One function for each type: all operations, comparisons and casts of awkward pairs."""
+    for dtype in DType:
+        a, b = helpers.pairs_of(dtype)
+        made = {}
+        for op in OPERATIONS[dtype]:
+            made[f"{op.value}_"] = lambda x, y, i, op=op: Binary(op, x, y)
+        for op in CompareOp:
+            made[op.value] = lambda x, y, i, op=op: Compare(op, x, y)
+        for to in DType:
+            made[f"to_{to}"] = lambda x, y, i, to=to: Cast(to, x)
+        if dtype.is_float:
+            for math in (MathOp.FLOOR, MathOp.SQRT):
+                made[f"{math.value}_"] = lambda x, y, i, op=math: Math(op, x)
+        if dtype.is_integer:
+            made["by_seven"] = lambda x, y, i: x // 7 + x % 7
+        made["chosen"] = lambda x, y, i: select(Compare(CompareOp.LT, x, y), x, y)
+        yield helpers.elementwise(f"of_{dtype}", {"a": a, "b": b}, made), [a, b]
+
+
+def matmul():
+    a, b = (
+        te.placeholder((9, 20), "float32", name="a"),
+        te.placeholder((20, 17), "float32", name="b"),
+    )
+    k = te.reduce_axis(20, name="k")
+    c = te.compute((9, 17), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="c")
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((9, 20), (20, 17))]
+    return te.function("matmul", [a, b, c]), arrays
+
+
+def large_inner(private):
+    x = te.placeholder((20_000,), "int32", name="x")
+    twice = te.compute((20_000,), lambda i: x[i] * 2, name="twice")
+    y = te.compute((20_000,), lambda i: twice[19_999 - i] - x[i], name="y")
+    return te.function("large_inner", [x, y], private=private)
+
+
+def caller():
+    x, y = (te.placeholder((20_000,), "int32", name=name) for name in "xy")
+    between = te.placeholder((20_000,), "int32", name="between")
+    steps = [te.call(private_symbol("large_inner"), *pair) for pair in ((x, between), (between, y))]
+    return te.sequence("caller", [x], [y], steps)
+
+
+def functions(op, dtype):
+    rng = np.random.default_rng(6)
+    x = np.concatenate(
+        [rng.uniform(-110, 90, 3000), rng.uniform(-1, 1, 3000), [np.inf, -np.inf, np.nan]]
+    )
+    x = x.astype(dtype)
+    name = f"{op.value}_of_{dtype}"
+    return helpers.elementwise(name, {"x": x}, {"y": lambda x, i: Math(op, x)}), x
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def module(request, tmp_path_factory):
+    """All functions of this file, loaded in one child process."""
+    arch = request.param
+    if shutil.which(f"qemu-{arch}") is None:
+        pytest.skip(f"qemu-{arch} is missing: install the Debian package qemu-user")
+    target = Target.parse(TARGETS[arch])
+    made = [function for function, _ in operations()]
+    made += [matmul()[0], large_inner(private=True), caller()]
+    made += [
+        functions(op, dtype)[0]
+        for op in (MathOp.EXP, MathOp.TANH)
+        for dtype in ("float32", "float64")
+    ]
+    modules = [compile_function(serialise(function), "device", target) for function in made]
+    loader = qemu_loader(arch, cache=tmp_path_factory.mktemp("cache"))
+    with loader.load(assemble(target, modules)) as loaded:
+        yield loaded
+
+
+def test_operations_under_qemu_equal_interpreter(module):
+    for function, arrays in [*operations(), matmul()]:
+        actual = module.call(function.name, arrays).outputs
+        names = [param.buffer.name for param in function.params[len(arrays) :]]
+        helpers.assert_same(
+            actual, interpret(function, arrays), [f"{function.name} {n}" for n in names]
+        )
+
+
+def test_calls_and_static_inner_buffers_under_qemu_equal_interpreter(module):
+    x = np.arange(20_000, dtype=np.int32)
+    library = {private_symbol("large_inner"): large_inner(private=False)}
+    assert np.array_equal(
+        module.call("caller", [x]).outputs[0], interpret(caller(), [x], library)[0]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", [MathOp.EXP, MathOp.TANH], ids=lambda op: op.value)
+def test_functions_under_qemu_stay_within_their_bounds(op, dtype, module):
+    function, x = functions(op, dtype)
+    y = module.call(function.name, [x]).outputs[0]
+    reference = {MathOp.EXP: np.exp, MathOp.TANH: np.tanh}[op]
+    with np.errstate(all="ignore"):
+        exact = reference(x.astype(np.longdouble))
+        nearest = exact.astype(dtype)
+    finite = np.isfinite(nearest)
+    error = np.abs(y[finite].astype(np.longdouble) - exact[finite]) / np.spacing(
+        np.abs(nearest[finite])
+    )
+    assert error.max() <= MAX_ULPS[op.value, np.dtype(dtype).itemsize * 8]
+    assert np.array_equal(y[~finite], nearest[~finite], equal_nan=True)
