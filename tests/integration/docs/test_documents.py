@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from farm_agents.fleet.fleet import Fleet
 
@@ -86,7 +87,7 @@ def test_document_service_command_has_the_options_it_shows(command, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fleet.toml").write_text('[[agent]]\nname = "a"\ndevices = ["cpu"]\n')
     name, *arguments = shlex.split(command.partition(" shows ")[0])[1:]
-    with group.make_context("farm", []) as parent:
+    with click.Context(group) as parent:
         chosen = group.get_command(parent, name)
         assert chosen is not None
         chosen.make_context(name, [a for a in arguments if a != "--help"], parent)
