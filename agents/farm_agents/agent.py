@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -26,6 +26,7 @@ from farm.rpc import aio_channel, error_from_rpc
 from farm_agents.backoff import Backoff
 from farm_agents.builder import Builder
 from farm_agents.cache import BlobCache
+from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
 from farm_agents.session import Identity, Session
@@ -69,8 +70,14 @@ async def run_agent(
     *,
     clock: Clock | None = None,
     new_id: IdSource = random_id,
+    on_connected: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one agent until `stop` is set; every process of it is gone when this returns.
+
+    Parameters
+    ----------
+    on_connected
+        Called each time that the tracker begins to answer.
 
     Raises
     ------
@@ -79,13 +86,15 @@ async def run_agent(
     InvalidInput
         The specification names an unknown driver or a malformed address.
     """
-    await Agent(spec, clock or SystemClock(), new_id).run(stop)
+    await Agent(spec, clock or SystemClock(), new_id, on_connected).run(stop)
 
 
 class Agent:
     """One agent process. `run_agent` makes one and runs it."""
 
-    def __init__(self, spec: AgentSpec, clock: Clock, new_id: IdSource) -> None:
+    def __init__(
+        self, spec: AgentSpec, clock: Clock, new_id: IdSource, on_connected: Callable[[], None]
+    ) -> None:
         self._spec = spec
         self._clock = clock
         self._identity = Identity(spec.agent_id, new_id("instance"))
@@ -104,6 +113,7 @@ class Agent:
         self._building: dict[AttemptId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat_s = HEARTBEAT_S
+        self._connection = Connection(on_connected)
         self._changed = asyncio.Event()
         self._moved = asyncio.Event()
         self._ended: asyncio.Future[None] | None = None
@@ -208,7 +218,7 @@ class Agent:
             opened = asyncio.Event()
             waiting = self._spawn(self._tell_opened(grant, opened))
             try:
-                await session.serve(self._stub, self._identity, opened)
+                await session.serve(self._stub, self._identity, self._connection, opened)
             finally:
                 waiting.cancel()
         except FarmError as error:
@@ -279,10 +289,12 @@ class Agent:
         try:
             async for message in call:
                 backoff.reset()
+                self._connection.is_up()
                 self._take_desired(message)
         except grpc.RpcError as error:
             raise error_from_rpc(error, self._spec.tracker) from error
         finally:
+            self._connection.is_down()
             sending.cancel()
             call.cancel()
 

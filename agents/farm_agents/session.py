@@ -31,6 +31,7 @@ from farm.errors import (
 from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
+from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
 from farm_agents.state.model import Grant
 from farm_agents.worker.blobs import blob_path
@@ -74,12 +75,18 @@ class Session:
         await self._worker()
 
     async def serve(
-        self, stub: agent_pb2_grpc.AgentServiceAsyncStub, identity: Identity, opened: asyncio.Event
+        self,
+        stub: agent_pb2_grpc.AgentServiceAsyncStub,
+        identity: Identity,
+        connection: Connection,
+        opened: asyncio.Event,
     ) -> None:
         """Answer the tracker's requests until cancelled, dialling again when the stream breaks.
 
         Parameters
         ----------
+        connection
+            The control stream: the tracker knows this agent, and so its sessions, only while it is up.
         opened
             Set when the stream was opened for the first time.
 
@@ -98,6 +105,7 @@ class Session:
             )
         )
         while True:
+            count = await connection.wait()
             call = stub.Serve()
             try:
                 await call.write(frame)
@@ -108,7 +116,8 @@ class Session:
                     await call.write(agent_pb2.ServeFrame(reply=reply))
             except grpc.RpcError as rpc_error:
                 error = error_from_rpc(rpc_error)
-                if isinstance(error, Fenced):
+                # A tracker that has restarted refuses sessions until the control stream is back.
+                if isinstance(error, Fenced) and connection.count == count:
                     raise error from rpc_error
             except asyncio.InvalidStateError:
                 pass  # the stream ended while a reply was on its way

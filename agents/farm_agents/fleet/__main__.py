@@ -1,0 +1,99 @@
+"""Entry of ``python -m farm_agents.fleet --tracker HOST:PORT [--file FLEET.toml] --work-dir DIR``.
+
+Owns: arguments, signals, and one JSON line on standard output for each thing that happens.
+Does not own: the cluster (`farm_agents.fleet.cluster`).
+
+Invariant: SIGTERM, SIGINT and the end of a piped standard input end it with no process left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from farm.errors import FarmError
+from farm_agents.fleet.fleet import Fleet, default_fleet
+
+TEND_S = 0.1
+TEND_WHEN_READY_S = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a fleet until a signal ends it; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m farm_agents.fleet",
+        description="Run the agents of a fleet file as actors of a Ray of their own on this host.",
+        epilog="Example: python -m farm_agents.fleet --tracker 127.0.0.1:7460 --file fleet.toml "
+        "--work-dir /var/tmp/fleet",
+    )
+    parser.add_argument("--tracker", required=True, help="HOST:PORT of the tracker")
+    parser.add_argument("--file", type=Path, help="fleet file (default: one agent of each kind)")
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder for caches and logs")
+    args = parser.parse_args(arguments)
+    endings: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, frame: endings.append(signal.Signals(got).name))
+    _watch_input(endings)
+    try:
+        fleet = Fleet.load(args.file) if args.file else default_fleet(platform.machine())
+        _run(fleet, args.tracker, args.work_dir.absolute(), endings)
+    except FarmError as error:
+        print(error.message, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _run(fleet: Fleet, tracker: str, work_dir: Path, endings: list[str]) -> None:
+    from farm_agents.fleet.cluster import Cluster
+
+    start = time.monotonic()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    cluster = Cluster.start(fleet, tracker, work_dir)
+    try:
+        for number, handler in handlers.items():  # Ray puts its own in their place
+            signal.signal(number, handler)
+        ready = False
+        while not endings:
+            for event in cluster.tend():
+                _tell(event)
+            if not ready and cluster.all_connected:
+                ready = True
+                seconds = round(time.monotonic() - start, 3)
+                _tell({"event": "ready", "agents": cluster.agents, "seconds": seconds})
+            time.sleep(TEND_WHEN_READY_S if ready else TEND_S)
+        _tell({"event": "stopping", "cause": endings[0]})
+    finally:
+        cluster.stop()
+
+
+def _watch_input(endings: list[str]) -> None:
+    """End when a piped standard input ends, so that a fleet never outlives who started it."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        threading.Thread(target=_read_input, args=(endings,), daemon=True).start()
+
+
+def _read_input(endings: list[str]) -> None:
+    while os.read(0, 4096):
+        pass
+    endings.append("end of input")
+
+
+def _tell(event: Mapping[str, object]) -> None:
+    print(json.dumps(event), flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

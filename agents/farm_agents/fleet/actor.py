@@ -1,0 +1,63 @@
+"""One agent inside a Ray actor.
+
+Owns: running `run_agent` in the actor's event loop. Does not own: the actor's life (`farm_agents.fleet.cluster`).
+
+Invariant: the agent's processes are gone when `run` returns; if the actor is killed instead, they see it and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from farm.errors import Fenced
+
+
+class AgentActor:
+    """Runs one agent; made a Ray actor by the cluster."""
+
+    def __init__(self, spec: str) -> None:
+        from farm_agents.spec import AgentSpec
+
+        self._spec = AgentSpec.from_json(spec)
+        self._connected = False
+        self._stop: asyncio.Event | None = None
+        log = self._spec.work_dir / "logs" / "agent.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        logging.basicConfig(
+            filename=log,
+            level=logging.INFO,
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+            force=True,
+        )
+
+    async def run(self) -> str:
+        """Run the agent until `stop`; return why it ended.
+
+        Raises
+        ------
+        FarmError
+            It failed; run it again.
+        """
+        from farm_agents.agent import run_agent
+
+        self._stop = asyncio.Event()
+        try:
+            await run_agent(self._spec, self._stop, on_connected=self._note)
+        except Fenced as error:
+            return (
+                error.message
+            )  # another process speaks for this agent: starting again would fight it
+        return "stopped"
+
+    async def connected(self) -> bool:
+        """Tell whether the tracker has answered."""
+        return self._connected
+
+    async def stop(self) -> None:
+        """Ask the agent to end; `run` returns when it has."""
+        if self._stop is not None:
+            self._stop.set()
+
+    def _note(self) -> None:
+        self._connected = True
