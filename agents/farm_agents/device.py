@@ -14,6 +14,7 @@ from pathlib import Path
 
 from farm.core.ids import IdSource
 from farm.errors import DeviceBusy, FarmError
+from farm.target import Target
 from farm_agents.drivers import Checked, Description, Driver, driver_for
 from farm_agents.drivers.base import bad
 from farm_agents.drivers.lock import DeviceLock, acquire
@@ -68,7 +69,9 @@ class LocalDevice:
                 if self._zygote is not None:
                     await self._zygote.close()
                 held = (self._lock.fd,) if self._lock else ()
-                loader = self.driver.loader().kind
+                targets = map(Target.parse, self.description.targets)
+                accelerated = any(target.is_accelerator for target in targets)
+                loader = "ea" if accelerated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
                     "session", self._log, self._new_id, loader, held_fds=held
                 )

@@ -27,6 +27,9 @@ from farm_agents.state.model import Build, BuildOrder, Built, Device, Failed, Gr
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 MAX_LEASE_S = 86_400.0
+# The tracker ends a lease first and says why; the agent does so alone only when it hears nothing. A late end is
+# safe: the device is not granted again before the agent has reported it idle.
+EXPIRY_GRACE_S = 1.0
 MAX_BUILD_S = 3_600.0
 
 
@@ -122,7 +125,10 @@ def _grant_from_proto(message: agent_pb2.LeaseGrant, now: float) -> Grant:
         )
     remaining_s = _checked_seconds(f"lease {lease_id}", message.remaining_s, MAX_LEASE_S)
     return Grant(
-        LeaseId(lease_id), DeviceId(message.device_id), Epoch(message.epoch), now + remaining_s
+        lease_id=LeaseId(lease_id),
+        device_id=DeviceId(message.device_id),
+        epoch=Epoch(message.epoch),
+        ends_at=now + remaining_s + EXPIRY_GRACE_S,
     )
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import tempfile
+from pathlib import Path
 
-from farm.errors import InvalidInput
+from farm.errors import FarmError, InvalidInput
 from farm.runtime.qemu import EMULATED
+from farm.runtime.toolchain import cache_folder, runner_object
 from farm.target import Target
 from farm_agents.drivers.base import GOOD, Checked, Description, TimingClass, bad
 from farm_agents.worker.loaders import LoaderSpec
@@ -40,10 +43,16 @@ class QemuDriver:
 
     def check(self) -> Checked:
         """Check that the emulator and the cross linker are installed."""
-        if shutil.which(f"qemu-{self._arch}") is None:
-            return bad(f"qemu-{self._arch}: not found; install the Debian package qemu-user")
+        names = (f"qemu-{self._arch}", f"qemu-{self._arch}-static")
+        if not any(map(shutil.which, names)):
+            return bad(f"{names[0]}: not found; install the Debian package qemu-user")
         if importlib.util.find_spec("ziglang") is None:
             return bad("ziglang: not installed; install kernel-farm[cross]")
+        try:  # compiled here, so that the first session finds it in the cache
+            with tempfile.TemporaryDirectory(prefix="kernel-farm-") as work:
+                runner_object(self._arch, Path(work), cache_folder())
+        except FarmError as error:
+            return bad(error.message)
         return GOOD
 
     def loader(self) -> LoaderSpec:

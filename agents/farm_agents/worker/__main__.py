@@ -24,7 +24,7 @@ def main() -> int:
     """Run one zygote until its agent ends it."""
     parser = argparse.ArgumentParser(prog="farm_agents.worker", description=__doc__)
     parser.add_argument("--role", choices=sorted(ROLES), required=True)
-    parser.add_argument("--loader", default="", help="kind of loader to warm up for sessions")
+    parser.add_argument("--loader", default="", help="what sessions warm up")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     args = parser.parse_args()

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from farm.api.v1 import agent_pb2, build_pb2, ir_pb2
+from farm.api.v1 import agent_pb2, build_pb2
+from farm.codegen import compile_function
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import FarmError, InfrastructureError
 from farm.target import Target
@@ -23,6 +24,7 @@ from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_output
+from farm_agents.worker.small import small_function
 
 if TYPE_CHECKING:
     from farm.artifact.module import BuiltModule
@@ -75,14 +77,10 @@ def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2
 
 def warm_up(loader: str) -> None:
     """Compile a small function once, so that a child's first compilation costs no start-up."""
-    from farm.codegen import compile_function
-
-    compile_function(_small_function(), "device", Target.parse("llvm"))
+    compile_function(small_function(), "device", Target.parse("llvm"))
 
 
 def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
-    from farm.codegen import compile_function
-
     kind = KINDS.get(item.kind)
     if kind is None:
         raise InfrastructureError(
@@ -90,23 +88,3 @@ def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
         )
     data = read_blob(cache, digest_from_proto(item.function))
     return compile_function(data, kind, Target.parse(item.target))
-
-
-def _small_function() -> bytes:
-    """Return ``y[i] = x[i] + 1`` over 8 integers, serialised."""
-    x, y = (ir_pb2.Buffer(name=name, dtype="int32", shape=[8]) for name in "xy")
-    index = ir_pb2.Expr(var="i")
-    load = ir_pb2.Expr(load=ir_pb2.Load(buffer="x", indices=[index]))
-    one = ir_pb2.Expr(const=ir_pb2.Const(dtype="int32", int_value=1))
-    add = ir_pb2.Expr(binary=ir_pb2.Binary(op="add", a=load, b=one))
-    store = ir_pb2.Stmt(store=ir_pb2.Store(buffer="y", indices=[index], value=add))
-    loop = ir_pb2.For(var="i", extent=8, body=store)
-    function = ir_pb2.Function(
-        name="warm",
-        params=[
-            ir_pb2.Param(buffer=x, role=ir_pb2.ROLE_INPUT),
-            ir_pb2.Param(buffer=y, role=ir_pb2.ROLE_OUTPUT),
-        ],
-        body=ir_pb2.Stmt(for_loop=loop),
-    )
-    return function.SerializeToString(deterministic=True)

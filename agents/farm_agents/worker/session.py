@@ -9,6 +9,7 @@ Invariant: one reply for each request, in order; what a kernel prints goes to th
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import socket
 import tempfile
@@ -20,14 +21,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farm.api.v1 import session_pb2
-from farm.artifact.artifact import Artifact
+from farm.artifact.artifact import Artifact, assemble
+from farm.codegen import compile_function
 from farm.core.wire import digest_from_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, NotFound
+from farm.target import Target
 from farm_agents.failures import error_to_proto
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
+from farm_agents.worker.small import SMALL_EXTENT, small_function
 
 if TYPE_CHECKING:
     from farm.runtime import LoadedModule, Loader
@@ -133,11 +137,39 @@ def redirect_output(log: Path) -> None:
 
 
 def warm_up(loader: str) -> None:
-    """Use once what each child will use, so that its first use in a child costs nothing."""
-    array = np.arange(16, dtype=np.int32).reshape(4, 4)
-    np.frombuffer(array.tobytes(), "<i4").reshape(4, 4).astype(np.float64).sum()
+    """Use once what each child will use, so that its first use in a child costs nothing.
+
+    Parameters
+    ----------
+    loader
+        ``native``, ``ea`` (native with the accelerator) or ``qemu``.
+    """
     message = session_pb2.SessionReply(seq=1, called=session_pb2.CallReply(samples_ns=[1]))
     session_pb2.SessionReply.FromString(message.SerializeToString())
+    if loader == "qemu":
+        importlib.import_module("farm.runtime.qemu")  # everything else of it is other processes
+        return
+    from farm.runtime.local import local_capabilities
+    from farm.runtime.native import native_loader
+
+    here = local_capabilities()
+    inputs = [np.arange(SMALL_EXTENT, dtype=np.int32)]
+    module = native_loader(here.targets, here.provides).load(_small_artifact(loader))
+    result = module.call("small", inputs, repeat=1)
+    module.close()
+    if not np.array_equal(result.outputs[0], inputs[0] + 1):
+        raise InfrastructureError(
+            f"worker {loader}: a small function gave a wrong result; reinstall"
+        )
+
+
+def _small_artifact(loader: str) -> Artifact:
+    host = Target.parse("llvm")
+    function = small_function()
+    if loader != "ea":
+        return assemble(host, [compile_function(function, "device", host)])
+    device = compile_function(function, "device", Target.parse("ea"))
+    return assemble(host, [device, compile_function(function, "host", host)])
 
 
 def _text(config: Mapping[str, object], name: str) -> str:

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from farm_agents.worker import processes
-from farm_agents.worker.build import _small_function
+from farm_agents.worker.small import small_function
 
 from farm.api.v1 import ir_pb2
 from farm.artifact import BuiltModule, Signature, assemble
@@ -20,7 +20,7 @@ FAMILY = Target.parse("llvm").family
 
 def slow_function(statements=12000):
     """A function that takes a compiler long: very many dependent stores in a row."""
-    function = ir_pb2.Function.FromString(_small_function())
+    function = ir_pb2.Function.FromString(small_function())
     body = function.body.for_loop.body
     many = ir_pb2.Stmt(block=ir_pb2.Block(stmts=[body] * statements))
     function.body.for_loop.body.CopyFrom(many)
@@ -34,7 +34,7 @@ def finished(tracker, attempt_id):
 
 def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task):
     async def story(tracker, spec):
-        task = build_task(tracker, "t1", _small_function(), CPU, symbol="warm")
+        task = build_task(tracker, "t1", small_function(), CPU, symbol="small")
         await tracker.want(builds=[task])
         attempt = await tracker.until(lambda: finished(tracker, "t1"))
         assert attempt.WhichOneof("outcome") == "module", attempt
@@ -43,7 +43,7 @@ def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task)
         data = tracker.blobs.data[digest_from_proto(module.object)]
         built = BuiltModule(
             kind="device",
-            symbol="warm",
+            symbol="small",
             target=CPU,
             format=module.format,
             format_version=module.format_version,
@@ -52,7 +52,7 @@ def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task)
             signature=Signature.from_json(module.signature),
             data=data,
         )
-        assert assemble(CPU, [built]).symbols.keys() == {"warm"}
+        assert assemble(CPU, [built]).symbols.keys() == {"small"}
         assert list((spec.work_dir / "builds").iterdir()) == []
         # Finished attempts stay until the tracker drops them.
         await tracker.want(builds=[])
@@ -64,7 +64,7 @@ def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task)
 def test_build_same_function_twice_gives_the_same_object(run_farm, build_task):
     async def story(tracker, spec):
         tasks = [
-            build_task(tracker, name, _small_function(), CPU, symbol="warm")
+            build_task(tracker, name, small_function(), CPU, symbol="small")
             for name in ("t1", "t2")
         ]
         await tracker.want(builds=tasks)
@@ -79,8 +79,8 @@ def test_build_same_function_twice_gives_the_same_object(run_farm, build_task):
     ("function_bytes", "target", "code"),
     [
         (b"\xff", CPU, "INVALID_FUNCTION"),
-        (_small_function(), "nonsense", "INVALID_TARGET"),
-        (_small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
+        (small_function(), "nonsense", "INVALID_TARGET"),
+        (small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
     ],
 )
 def test_build_that_cannot_be_done_is_an_error_of_the_attempt(
@@ -97,7 +97,7 @@ def test_build_that_cannot_be_done_is_an_error_of_the_attempt(
 
 def test_build_of_an_absent_function_is_an_error_of_the_attempt(run_farm, build_task):
     async def story(tracker, spec):
-        task = build_task(tracker, "t1", _small_function(), CPU)
+        task = build_task(tracker, "t1", small_function(), CPU)
         tracker.blobs.data.clear()
         await tracker.want(builds=[task])
         attempt = await tracker.until(lambda: finished(tracker, "t1"))
@@ -114,7 +114,7 @@ def test_build_past_its_limit_is_killed_and_the_builder_goes_on(run_farm, build_
         assert attempt.error.code == "TIME_LIMIT"
         (zygote,) = processes.children_of(os.getpid())
         assert processes.children_of(zygote) == []
-        good = build_task(tracker, "good", _small_function(), CPU)
+        good = build_task(tracker, "good", small_function(), CPU)
         await tracker.want(builds=[good])
         assert (await tracker.until(lambda: finished(tracker, "good"))).module.object.size_bytes > 0
 
