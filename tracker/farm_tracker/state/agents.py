@@ -60,7 +60,7 @@ def report(draft: Draft, event: AgentReported) -> None:
                     f"agent {event.agent_id}: {it.description.device_id} is agent {owner}'s; ignored"
                 )
             )
-    for device_id in set(base.device_ids) - set(owned):
+    for device_id in sorted(set(base.device_ids) - set(owned)):
         _miss_device(draft, event, device_id)
     for attempt in event.attempts:
         builds.report(draft, event, attempt)

@@ -18,20 +18,24 @@ from farm_tracker.state.table import Trigger
 from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
 
 if TYPE_CHECKING:
-    from farm_tracker.state.deadlines import Entity
+    from farm_tracker.state.deadlines import Deadline, Entity
     from farm_tracker.state.state import Draft, Overlay
 
 
 def expire(draft: Draft, table: str, key: str) -> None:
-    """Let the deadline of one entity pass, unless another expiry of this step has moved it."""
+    """Let every deadline of one entity pass that is due; another expiry of this step may have moved it."""
     overlay = cast("Overlay[str, Entity]", getattr(draft, table))
-    entity = overlay.get(key)
-    deadline = deadline_of(entity, draft.limits) if entity is not None else None
-    if entity is None or deadline is None or deadline.at > draft.now:
-        return
-    if deadline.then == FORGOTTEN:
-        _forget(draft, overlay, key, entity)
-        return
+    while (entity := overlay.get(key)) is not None:
+        deadline = deadline_of(entity, draft.limits)
+        if deadline is None or deadline.at > draft.now:
+            return
+        if deadline.then == FORGOTTEN:
+            _forget(draft, overlay, key, entity)
+        else:
+            _pass(draft, entity, deadline)
+
+
+def _pass(draft: Draft, entity: Entity, deadline: Deadline) -> None:
     match entity:
         case Lease():
             _expire_lease(draft, entity, deadline.then)

@@ -1,0 +1,129 @@
+"""A farm in miniature: the pure core with a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from farm_tracker.state import State, step, violations
+from farm_tracker.state.commands import Command, PushDesired
+from farm_tracker.state.events import (
+    AgentReported,
+    AttemptReport,
+    BuildSubmitted,
+    DeviceReport,
+    Event,
+    LeaseRequested,
+)
+from farm_tracker.state.model import Description, Health, Limits, TimingClass, Use
+from farm_tracker.state.work import Failure, ItemKind, Module, UnitId, UnitSpec
+
+from farm.core.digest import digest_of
+from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
+from farm.target import Selector
+
+MODULE = Module(digest_of(b"object"), "elf-object", 1, (), "test 1", b"{}")
+
+
+def spec_of(symbol: str, family: str = "llvm/x86_64") -> UnitSpec:
+    return UnitSpec(
+        ItemKind.DEVICE, f"target {family}", "0" * 16, family, symbol, digest_of(symbol.encode())
+    )
+
+
+@dataclass
+class World:
+    """The core, its clock, and the last steps' commands."""
+
+    state: State = field(default_factory=lambda: State(Limits()))
+    now: float = 100.0
+    commands: tuple[Command, ...] = ()
+    checks: bool = True
+
+    def happen(self, event: Event, *, after: float = 0.0) -> tuple[Command, ...]:
+        self.now += after
+        result = step(self.state, event, self.now)
+        self.state.apply(result.changes)
+        self.commands = result.commands
+        if self.checks:
+            assert violations(self.state) == []
+        return result.commands
+
+    def only(self, kind: type) -> Command:
+        (found,) = [it for it in self.commands if isinstance(it, kind)]
+        return found
+
+    def agent(
+        self,
+        agent_id: str = "agent",
+        instance_id: str = "p1",
+        *,
+        devices: tuple[DeviceReport, ...] = (),
+        attempts: tuple[AttemptReport, ...] = (),
+        builds: tuple[str, ...] = (),
+        slots: int = 1,
+        connected: bool = True,
+    ) -> AgentReported:
+        return AgentReported(
+            agent_id=AgentId(agent_id),
+            instance_id=instance_id,
+            version="1",
+            builds=builds,
+            build_slots=slots,
+            devices=devices,
+            attempts=attempts,
+            hosted_by="test",
+            host="here",
+            connected=connected,
+        )
+
+    def device(
+        self,
+        device_id: str = "dev0",
+        use: Use = Use.IDLE,
+        epoch: int = 0,
+        health: Health = Health.GOOD,
+        **labels: str,
+    ) -> DeviceReport:
+        about = Description(DeviceId(device_id), ("t",), labels, TimingClass.NATIVE, ())
+        return DeviceReport(about, use, Epoch(epoch), health, "")
+
+    def request(
+        self, lease_id: str = "l1", selector: str = "", *, ttl_s: float = 60.0, wait_s: float = 10.0
+    ) -> LeaseRequested:
+        return LeaseRequested(
+            LeaseId(lease_id), Selector.parse(selector), ttl_s, wait_s, "somebody"
+        )
+
+    def submit(self, job_id: str, *specs: UnitSpec, keep_going: bool = False) -> BuildSubmitted:
+        units = tuple((UnitId(f"{job_id}-u{i}"), spec) for i, spec in enumerate(specs))
+        return BuildSubmitted(JobId(job_id), "key", "host", units, keep_going)
+
+    def done(self, attempt_id: str) -> AttemptReport:
+        return AttemptReport(AttemptId(attempt_id), module=MODULE, seconds=0.5)
+
+    def failed(self, attempt_id: str, code: str) -> AttemptReport:
+        return AttemptReport(AttemptId(attempt_id), failure=Failure(code, "m"), seconds=0.5)
+
+    def spec(self, symbol: str, family: str = "llvm/x86_64") -> UnitSpec:
+        return spec_of(symbol, family)
+
+    def desired(self, agent_id: str) -> PushDesired:
+        """Return the last desired state that was pushed to an agent in the last step."""
+        return [
+            it for it in self.commands if isinstance(it, PushDesired) and it.agent_id == agent_id
+        ][-1]
+
+    def limit(self, **limits: float) -> None:
+        self.state.limits = replace(self.state.limits, **limits)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def new_world() -> Callable[[], World]:
+    return World

@@ -1,0 +1,247 @@
+"""Random histories: whatever happens, in whatever order, what must hold holds."""
+
+from __future__ import annotations
+
+import pytest
+from farm_tracker.state import deadlines, step, violations
+from farm_tracker.state.commands import EndSession, GrantLease, JobEnded, PushDesired, UnitChanged
+from farm_tracker.state.events import (
+    AgentDisconnected,
+    BuildCancelled,
+    BuildMerged,
+    LeaseReleased,
+    LeaseRenewed,
+    LeaseRevoked,
+    Tick,
+)
+from farm_tracker.state.model import Health, Use
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from farm.core.digest import digest_of
+from farm.errors import FarmError, InvalidTransition
+
+AGENTS = ("a", "b", "c")
+DEVICES = {"a": ("d0", "d1"), "b": ("d2",), "c": ("d0",)}
+FAMILIES = {"a": ("x",), "b": ("x", "y"), "c": ("y",)}
+SELECTORS = ("", "agent_id=a", "agent_id!=a", "device_id=d0", "slow=1")
+TERMINAL = ("RELEASED", "EXPIRED", "REVOKED", "LOST")
+
+
+class History(RuleBasedStateMachine):
+    """Agents that come, go, restart and lie; clients that ask, leave and repeat."""
+
+    make_world = None
+
+    @initialize()
+    def begin(self):
+        self.world = type(self).make_world()
+        self.world.checks = False
+        self.world.limit(retain_s=50.0, unit_wait_s=40.0, job_s=200.0)
+        self.count = 0
+        self.instances = dict.fromkeys(AGENTS, 1)
+        self.epochs = {}
+        self.live = {}
+        self.outcomes = {}
+        self.desired = {}
+
+    def happen(self, event, after=0.0):
+        self.world.now += after
+        before = self.snapshot()
+        try:
+            result = step(self.world.state, event, self.world.now)
+        except InvalidTransition:
+            raise
+        except FarmError:
+            assert self.snapshot() == before
+            return
+        assert self.snapshot() == before, "a step changed the state before it was applied"
+        again = step(self.world.state, event, self.world.now)
+        assert (result.changes, repr(result.commands)) == (again.changes, repr(again.commands))
+        self.world.state.apply(result.changes)
+        for command in result.commands:
+            self.observe(command)
+
+    def snapshot(self):
+        state = self.world.state
+        tables = (
+            state.agents,
+            state.devices,
+            state.leases,
+            state.jobs,
+            state.units,
+            state.attempts,
+        )
+        return tuple(dict(it) for it in tables)
+
+    def observe(self, command):
+        match command:
+            case GrantLease(lease, device):
+                assert lease.epoch > self.epochs.get(device.device_id, 0), "an epoch came twice"
+                assert device.device_id not in self.live, "two holders of one device"
+                self.epochs[device.device_id] = lease.epoch
+                self.live[device.device_id] = lease.lease_id
+            case EndSession(lease_id, _):
+                (device_id,) = [key for key, it in self.live.items() if it == lease_id]
+                del self.live[device_id]
+            case UnitChanged(unit, _) if unit.module is not None:
+                known = self.outcomes.setdefault(unit.unit_id, unit.module)
+                assert known == unit.module, "an outcome changed"
+            case JobEnded(job_id, state, _):
+                if state == "BUILDING":
+                    self.happen(BuildMerged(job_id, digest_of(job_id.encode())))
+            case PushDesired():
+                self.desired[command.agent_id] = command
+
+    def fresh(self, prefix):
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    @rule(
+        agent=st.sampled_from(AGENTS),
+        after=st.sampled_from([0.0, 0.5, 3.0]),
+        restart=st.booleans(),
+        connected=st.booleans(),
+        uses=st.lists(st.sampled_from(list(Use)), min_size=2, max_size=2),
+        honest=st.booleans(),
+        health=st.sampled_from([Health.GOOD, Health.GOOD, Health.GOOD, Health.BAD]),
+        outcome=st.sampled_from(["running", "done", "user", "infra"]),
+        drop=st.booleans(),
+    )
+    def report(self, agent, after, restart, connected, uses, honest, health, outcome, drop):
+        if restart and connected:
+            self.instances[agent] += 1
+        devices = []
+        for device_id, use in zip(DEVICES[agent], uses, strict=False):
+            known = self.world.state.devices.get(device_id)
+            epoch = 0 if use is Use.IDLE or known is None else known.epoch
+            if honest:  # goes the way that the tracker wants
+                held = known is not None and known.lease_id is not None
+                use, epoch = (Use.LEASED, known.epoch) if held else (Use.IDLE, 0)
+            if not (drop and device_id == "d1"):
+                label = {"slow": "1"} if device_id == "d2" else {}
+                devices.append(self.world.device(device_id, use, epoch, health, **label))
+        order = self.desired.get(agent)
+        reports = []
+        for it in order.builds if order is not None else ():
+            if outcome == "done":
+                reports.append(self.world.done(it.attempt_id))
+            elif outcome in ("user", "infra"):
+                code = "INVALID_FUNCTION" if outcome == "user" else "INFRASTRUCTURE"
+                reports.append(self.world.failed(it.attempt_id, code))
+        event = self.world.agent(
+            agent,
+            f"p{self.instances[agent]}",
+            devices=tuple(devices),
+            attempts=tuple(reports),
+            builds=FAMILIES[agent],
+            slots=1 + (agent == "b"),
+            connected=connected,
+        )
+        self.happen(event, after)
+
+    @precondition(lambda self: max(self.instances.values()) > 1)
+    @rule(agent=st.sampled_from(AGENTS))
+    def report_of_a_former_process(self, agent):
+        for life in range(1, self.instances[agent]):
+            known = self.world.state.agents.get(agent)
+            if known is not None and f"p{life}" in known.former_instances:
+                with pytest.raises(FarmError, match="was replaced"):
+                    step(self.world.state, self.world.agent(agent, f"p{life}"), self.world.now)
+
+    @rule(agent=st.sampled_from(AGENTS))
+    def disconnect(self, agent):
+        self.happen(AgentDisconnected(agent, f"p{self.instances[agent]}"))
+
+    @rule(after=st.sampled_from([0.1, 4.0, 6.0, 30.0, 60.0]))
+    def wait(self, after):
+        self.happen(Tick(), after)
+
+    @rule(
+        selector=st.sampled_from(SELECTORS),
+        ttl_s=st.sampled_from([1.0, 5.0, 60.0]),
+        wait_s=st.sampled_from([0.0, 3.0, 100.0]),
+    )
+    def request(self, selector, ttl_s, wait_s):
+        lease_id = self.fresh("l")
+        self.happen(self.world.request(lease_id, selector, ttl_s=ttl_s, wait_s=wait_s))
+
+    def some_lease(self, data):
+        return data.draw(st.sampled_from(sorted(self.world.state.leases)))
+
+    @precondition(lambda self: self.world.state.leases)
+    @rule(data=st.data(), off=st.sampled_from([0, 0, 0, 1, -1]), what=st.sampled_from("rrnv"))
+    def end_or_renew(self, data, off, what):
+        lease = self.world.state.leases[self.some_lease(data)]
+        match what:
+            case "r":
+                self.happen(LeaseReleased(lease.lease_id, lease.epoch + off))
+            case "n":
+                self.happen(LeaseRenewed(lease.lease_id, lease.epoch + off, 5.0))
+            case "v":
+                self.happen(LeaseRevoked(lease.lease_id, "test"))
+
+    @rule(
+        names=st.lists(st.sampled_from(["f", "g", "h"]), min_size=1, max_size=3, unique=True),
+        family=st.sampled_from(["x", "y"]),
+        keep_going=st.booleans(),
+    )
+    def submit(self, names, family, keep_going):
+        specs = [self.world.spec(name, family) for name in names]
+        self.happen(self.world.submit(self.fresh("j"), *specs, keep_going=keep_going))
+
+    @precondition(lambda self: self.world.state.jobs)
+    @rule(data=st.data())
+    def cancel(self, data):
+        self.happen(BuildCancelled(data.draw(st.sampled_from(sorted(self.world.state.jobs)))))
+
+    @invariant()
+    def holds(self):
+        assert violations(self.world.state) == []
+        soonest = min((it.at for _, it in deadlines(self.world.state)), default=None)
+        assert self.world.state.next_deadline() == soonest
+
+    @invariant()
+    def live_leases_are_those_told(self):
+        held = {
+            key: it.lease_id
+            for key, it in self.world.state.devices.items()
+            if it.lease_id is not None
+        }
+        assert held == self.live
+
+    @invariant()
+    def budgets_are_kept(self):
+        for unit in self.world.state.units.values():
+            limits = self.world.state.limits
+            assert unit.tries <= 1 + limits.infra_budget + limits.lost_budget
+
+    def teardown(self):
+        """Once everybody is silent, everything comes to an end and is forgotten."""
+        for _ in range(12):
+            self.happen(Tick(), 250.0)
+            assert violations(self.world.state) == []
+        state = self.world.state
+        assert (state.leases, state.jobs, state.units, state.attempts) == ({}, {}, {}, {})
+        assert self.live == {}
+
+
+def test_any_history_keeps_the_invariants(new_world):
+    machine = type("AnyHistory", (History,), {"make_world": staticmethod(new_world)})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=30,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
