@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from farm_tracker.requests import BuildRequest, canonical, item
+from farm_tracker.state.work import ItemKind
+
+from farm.core.digest import Digest, digest_of
+from farm.errors import DuplicateSymbol, InvalidInput, InvalidTarget
+
+X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
+ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu=generic"
+FUNCTION = digest_of(b"f")
+
+
+def one(symbol="f", target=X86, kind=ItemKind.DEVICE):
+    return item(kind, target, symbol, FUNCTION)
+
+
+def test_request_keeps_the_items_in_order_with_family_and_id():
+    request = BuildRequest("key", X86, (one(target="ea -config=ea16"), one(target=ARM)), False)
+    assert [it.family for it in request.items] == ["ea", "llvm/aarch64"]
+    assert request.items[1].target_id == canonical(ARM).id
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: BuildRequest("k", X86, (), False), InvalidInput),
+        (lambda: BuildRequest("k" * 129, X86, (one(),), False), InvalidInput),
+        (lambda: BuildRequest("k", X86, (one(), one()), False), DuplicateSymbol),
+        (lambda: BuildRequest("k", "ea -config=ea16", (one(),), False), InvalidTarget),
+        (lambda: BuildRequest("k", "llvm", (one(),), False), InvalidTarget),
+        (
+            lambda: BuildRequest("k", X86, (one(target=ARM, kind=ItemKind.HOST),), False),
+            InvalidTarget,
+        ),
+        (
+            lambda: BuildRequest("k", X86, tuple(one(f"f{i}") for i in range(4097)), False),
+            InvalidInput,
+        ),
+        (lambda: one(symbol="a b"), InvalidInput),
+        (lambda: one(symbol="f" * 257), InvalidInput),
+        (lambda: one(target="llvm"), InvalidTarget),
+        (lambda: one(target="cuda"), InvalidTarget),
+        (lambda: item(ItemKind.DEVICE, X86, "f", Digest("0" * 64, 1 << 30)), InvalidInput),
+    ],
+)
+def test_request_that_breaks_a_rule_is_refused(make, error):
+    with pytest.raises(error):
+        make()
+
+
+def test_request_may_have_one_symbol_for_several_targets_and_kinds():
+    items = (one(), one(target=ARM), one(kind=ItemKind.HOST))
+    assert BuildRequest("k", X86, items, False).items == items
