@@ -158,6 +158,16 @@ def check():
     return check_here
 
 
+@pytest.fixture(scope="session")
+def check_in_software():
+    """Check with the sequences that replace instructions which a target may lack."""
+
+    def check(function, inputs):
+        check_here(function, inputs, build=in_software)
+
+    return check
+
+
 @pytest.fixture(scope="session", params=["native", "baseline", "software"])
 def check_all_ways(request):
     """Check with this machine's instructions, with the oldest CPU's, and with those that it could lack."""

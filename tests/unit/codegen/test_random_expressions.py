@@ -64,7 +64,7 @@ def trees(draw, dtype, loads, variable, depth):
     return Binary(draw(st.sampled_from(OPERATIONS[family])), below(), below())
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_expressions_equal_interpreter(data, elementwise_function, values, check):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
