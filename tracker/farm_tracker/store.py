@@ -9,6 +9,7 @@ from one thread at a time.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +28,7 @@ from sqlalchemy import (
     select,
     tuple_,
 )
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.pool import StaticPool
 
 from farm.errors import InfrastructureError
@@ -265,8 +266,12 @@ def _check_version(connection: Connection, path: Path) -> None:
 
 
 def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:
-    if not values:
-        return
+    if values:
+        connection.execute(_upsert_of(table), values)
+
+
+@functools.cache
+def _upsert_of(table: Table) -> Insert:
     statement = insert(table)
     keys = [column.name for column in table.primary_key.columns]
     changed = {
@@ -274,7 +279,7 @@ def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) 
         for column in table.columns
         if column.name not in keys
     }
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), values)
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
 
 
 def _all(connection: Connection, query: Any) -> list[Any]:  # noqa: ANN401 - rows are dynamic

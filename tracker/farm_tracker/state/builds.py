@@ -169,7 +169,9 @@ def lose(draft: Draft, attempt: Attempt, cause: str) -> None:
 def lose_all(draft: Draft, agent: Agent, cause: str) -> None:
     """Take every attempt of an agent for lost."""
     for attempt_id in agent.attempt_ids:
-        lose(draft, draft.attempts[attempt_id], cause)
+        attempt = draft.attempts[attempt_id]
+        if attempt.state is AttemptState.BUILDING:  # losing one may end the job, and with it others
+            lose(draft, attempt, cause)
 
 
 def assign(draft: Draft) -> None:

@@ -90,6 +90,20 @@ def test_build_lost_attempts_are_retried_within_the_budget(world):
     assert world.only(JobEnded).state == "FAILED"
 
 
+def test_build_job_that_fails_by_a_loss_gives_up_its_other_attempts_on_the_same_agent(world):
+    world.happen(world.agent("watcher", builds=X86, slots=1))
+    world.limit(lost_budget=0)
+    world.happen(world.agent(builds=X86, slots=2))
+    world.happen(world.submit("j", world.spec("a"), world.spec("b"), world.spec("c")))
+    world.happen(world.agent(instance_id="p2", builds=X86, slots=2))
+    assert sorted(units(world).values()) == ["CANCELLED", "CANCELLED", "FAILED"]
+    assert sorted(str(it.state) for it in world.state.attempts.values()) == [
+        "CANCELLED",
+        "CANCELLED",
+        "LOST",
+    ]
+
+
 def test_build_of_a_silent_agent_moves_to_another(world):
     world.happen(world.agent(builds=X86))
     world.happen(world.submit("j", world.spec("a")))
