@@ -134,7 +134,10 @@ def _shift_of(divisor: Interval) -> int | None:
 
 
 def _shift_subtract(unit: Unit, builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-    """Emit restoring division, one bit a step (Knuth, TAOCP 2, 4.3.1, exercise 20, in binary)."""
+    """Emit restoring division, one bit a step: the dividend's bits move out as the quotient's move in.
+
+    The rest never overflows: before step n it holds fewer than n bits of the dividend.
+    """
     del unit
     dividend, divisor = args
     kind = dividend.type
@@ -144,12 +147,8 @@ def _shift_subtract(unit: Unit, builder: ir.IRBuilder, args: Sequence[ir.Value])
     builder.branch(loop)
     builder.position_at_end(loop)
     step, quotient, rest = (builder.phi(kind, name) for name in ("step", "quotient", "rest"))
-    carry = builder.lshr(rest, top)  # the bit that the next shift loses
     shifted = builder.or_(builder.shl(rest, one), builder.lshr(quotient, top))
-    fits = builder.or_(
-        builder.icmp_unsigned("!=", carry, ir.Constant(kind, 0)),
-        builder.icmp_unsigned(">=", shifted, divisor),
-    )
+    fits = builder.icmp_unsigned(">=", shifted, divisor)
     new_rest = builder.select(fits, builder.sub(shifted, divisor), shifted)
     new_quotient = builder.or_(builder.shl(quotient, one), builder.zext(fits, kind))
     new_step = builder.add(step, one)
