@@ -56,7 +56,9 @@ class Builder:
                 if self._zygote is not None:
                     await self._zygote.close()
                 log = self.work_dir / "logs" / "builder.log"
-                self._zygote = await Zygote.start("build", log, self.new_id)
+                self._zygote = await Zygote.start(
+                    "build", log, self.new_id, ",".join(self.families)
+                )
             return self._zygote
 
     async def build(

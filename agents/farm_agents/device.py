@@ -71,9 +71,9 @@ class LocalDevice:
                 held = (self._lock.fd,) if self._lock else ()
                 targets = map(Target.parse, self.description.targets)
                 accelerated = any(target.is_accelerator for target in targets)
-                loader = "ea" if accelerated else self.driver.loader().kind
+                warm = "ea" if accelerated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
-                    "session", self._log, self._new_id, loader, held_fds=held
+                    "session", self._log, self._new_id, warm, held_fds=held
                 )
             return self._zygote
 

@@ -108,7 +108,7 @@ class Zygote:
 
     @staticmethod
     async def start(
-        role: str, log: Path, new_id: IdSource, loader: str = "", held_fds: tuple[int, ...] = ()
+        role: str, log: Path, new_id: IdSource, warm: str = "", held_fds: tuple[int, ...] = ()
     ) -> Zygote:
         """Start a zygote and wait until it is warm.
 
@@ -118,8 +118,8 @@ class Zygote:
             ``session`` or ``build``.
         log
             File that its own messages are appended to.
-        loader
-            Kind of loader that a session's zygote warms up.
+        warm
+            What it warms up: a kind of loader for sessions, families of targets for builds.
         held_fds
             Descriptors that it keeps open (locks that have to last as long as its tree).
 
@@ -128,7 +128,7 @@ class Zygote:
         InfrastructureError
             It did not become ready; the log says why.
         """
-        zygote = _spawn(role, log, new_id("worker"), loader, held_fds)
+        zygote = _spawn(role, log, new_id("worker"), warm, held_fds)
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await asyncio.shield(zygote.ready)
@@ -268,13 +268,13 @@ def describe_status(status: int) -> dict[str, str]:
     return {"exit_code": str(os.waitstatus_to_exitcode(status))}
 
 
-def _spawn(role: str, log: Path, mark: str, loader: str, held_fds: tuple[int, ...]) -> Zygote:
+def _spawn(role: str, log: Path, mark: str, warm: str, held_fds: tuple[int, ...]) -> Zygote:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment |= {k: v for k, v in os.environ.items() if k.startswith("KERNEL_FARM_")}
     environment |= _ONE_THREAD | {processes.MARK: mark}
     command = [sys.executable, "-P", "-m", "farm_agents.worker", "--role", role]
-    command += ["--loader", loader] if loader else []
+    command += ["--warm", warm] if warm else []
     command += ["--control-fd", str(theirs.fileno()), "--parent-pid", str(os.getpid())]
     with theirs, log.open("ab") as output:
         process = subprocess.Popen(

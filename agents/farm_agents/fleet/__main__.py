@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from farm.errors import FarmError
 from farm_agents.fleet.fleet import Fleet, default_fleet
@@ -39,20 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--file", type=Path, help="fleet file (default: one agent of each kind)")
     parser.add_argument("--work-dir", type=Path, required=True, help="folder for caches and logs")
     args = parser.parse_args(arguments)
+    events = _take_output()
     endings: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, frame: endings.append(signal.Signals(got).name))
     _watch_input(endings)
     try:
         fleet = Fleet.load(args.file) if args.file else default_fleet(platform.machine())
-        _run(fleet, args.tracker, args.work_dir.absolute(), endings)
+        _run(fleet, args.tracker, args.work_dir.absolute(), endings, events)
     except FarmError as error:
         print(error.message, file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def _run(fleet: Fleet, tracker: str, work_dir: Path, endings: list[str]) -> None:
+def _run(fleet: Fleet, tracker: str, work_dir: Path, endings: list[str], events: TextIO) -> None:
     from farm_agents.fleet.cluster import Cluster
 
     start = time.monotonic()
@@ -64,13 +66,13 @@ def _run(fleet: Fleet, tracker: str, work_dir: Path, endings: list[str]) -> None
         ready = False
         while not endings:
             for event in cluster.tend():
-                _tell(event)
+                _tell(events, event)
             if not ready and cluster.all_connected:
                 ready = True
                 seconds = round(time.monotonic() - start, 3)
-                _tell({"event": "ready", "agents": cluster.agents, "seconds": seconds})
+                _tell(events, {"event": "ready", "agents": cluster.agents, "seconds": seconds})
             time.sleep(TEND_WHEN_READY_S if ready else TEND_S)
-        _tell({"event": "stopping", "cause": endings[0]})
+        _tell(events, {"event": "stopping", "cause": endings[0]})
     finally:
         cluster.stop()
 
@@ -91,8 +93,16 @@ def _read_input(endings: list[str]) -> None:
     endings.append("end of input")
 
 
-def _tell(event: Mapping[str, object]) -> None:
-    print(json.dumps(event), flush=True)
+def _take_output() -> TextIO:
+    """Return standard output for events alone; what Ray prints goes to standard error."""
+    events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return events
+
+
+def _tell(events: TextIO, event: Mapping[str, object]) -> None:
+    events.write(json.dumps(event) + "\n")
+    events.flush()
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ def main() -> int:
     """Run one zygote until its agent ends it."""
     parser = argparse.ArgumentParser(prog="farm_agents.worker", description=__doc__)
     parser.add_argument("--role", choices=sorted(ROLES), required=True)
-    parser.add_argument("--loader", default="", help="what sessions warm up")
+    parser.add_argument("--warm", default="", help="kind of loader, or families to build")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     args = parser.parse_args()
     processes.die_with_parent(args.parent_pid, signal.SIGTERM)
     role = importlib.import_module(ROLES[args.role])
-    role.warm_up(args.loader)
+    role.warm_up(args.warm)
     threads = processes.thread_count()
     if threads != 1:
         print(

@@ -9,6 +9,7 @@ Invariant: the object is a whole file in the out folder before the attempt says 
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,9 +76,21 @@ def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2
     return attempt
 
 
-def warm_up(loader: str) -> None:
-    """Compile a small function once, so that a child's first compilation costs no start-up."""
-    compile_function(small_function(), "device", Target.parse("llvm"))
+def warm_up(families: str) -> None:
+    """Compile a small function for each family, so that a child's first compilation costs no start-up.
+
+    Parameters
+    ----------
+    families
+        Comma-separated, such as ``llvm/aarch64,ea``.
+    """
+    for family in filter(None, families.split(",")):
+        kind, _, arch = family.partition("/")
+        try:
+            target = Target.parse(f"{kind} -mtriple={arch}-linux-gnu" if arch else kind)
+            compile_function(small_function(), "device", target)
+        except FarmError as error:  # its builds will say so too; the other families still work
+            print(f"builder: {family} does not compile: {error.message}", file=sys.stderr)
 
 
 def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:

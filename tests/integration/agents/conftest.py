@@ -24,7 +24,7 @@ from farm.api.v1 import (
     device_pb2,
     session_pb2,
 )
-from farm.artifact import Artifact, BuiltModule, ParamSpec, Signature, assemble
+from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
 from farm.core.digest import digest_of
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import Fenced, NotFound
@@ -244,6 +244,12 @@ class Client:
 
 
 @pytest.fixture
+def make_tracker():
+    """The class of the small tracker."""
+    return Tracker
+
+
+@pytest.fixture
 def run_farm(tmp_path, monkeypatch):
     """Run a story against one agent: ``run_farm(story, devices=..., builds=..., slots=...)``."""
     monkeypatch.setenv("KERNEL_FARM_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -393,6 +399,3 @@ def build_task():
         return agent_pb2.BuildTask(attempt_id=attempt_id, item=item, limit_s=limit_s)
 
     return make
-
-
-__all__ = ["Artifact"]

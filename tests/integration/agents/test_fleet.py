@@ -1,0 +1,113 @@
+"""The fleet under a real Ray: agents connect, come back when killed, and nothing is left at the end.
+
+One start of Ray serves the whole module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from farm_agents.worker import processes
+
+pytest.importorskip("ray", reason="needs ray: install kernel-farm[cluster]")
+
+FILE = """
+[[agent]]
+name = "plain"
+count = 2
+slots = 0
+
+[[agent]]
+name = "board"
+slots = 0
+devices = ["cpu"]
+resources = { shelf = 1 }
+"""
+LIMIT_S = 120.0
+
+
+def named(text):
+    """Processes below this one whose command line holds `text`."""
+    found = []
+    for pid in processes.descendants_of(os.getpid()):
+        try:
+            line = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(pid)
+    return found
+
+
+class Fleet:
+    """The process of the fleet and the lines that it prints."""
+
+    def __init__(self, process):
+        self.process = process
+
+    async def event(self, kind, **facts):
+        """Return the next event of this kind with these facts."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                line = await self.process.stdout.readline()
+                assert line, "the fleet ended"
+                event = json.loads(line)
+                if event["event"] == kind and facts.items() <= event.items():
+                    return event
+
+
+@pytest.mark.timeout(400)
+def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkeypatch):
+    monkeypatch.setenv("KERNEL_FARM_RUNTIME_DIR", str(tmp_path / "runtime"))
+    (tmp_path / "fleet.toml").write_text(FILE)
+
+    async def main():
+        tracker = make_tracker()
+        await tracker.start()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "farm_agents.fleet"),
+            *("--tracker", f"127.0.0.1:{tracker.port}"),
+            *("--file", str(tmp_path / "fleet.toml"), "--work-dir", str(tmp_path / "work")),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        fleet = Fleet(process)
+        try:
+            ready = await fleet.event("ready")
+            assert ready["agents"] == ["plain-1", "plain-2", "board"]
+            assert ready["seconds"] > 0
+            assert sorted(tracker.states) == ["board", "plain-1", "plain-2"]
+            assert {state.hosted_by for state in tracker.states.values()} == {"ray"}
+            await tracker.device_is_good("board")
+
+            before = tracker.states["board"].instance_id
+            (worker,) = named("farm_agents.worker")
+            actor = parent_of(worker)
+            os.kill(actor, signal.SIGKILL)
+            await fleet.event("restarting", agent="board")
+            await fleet.event("connected", agent="board")
+            await tracker.until(
+                lambda: tracker.states["board"].instance_id != before, limit_s=LIMIT_S
+            )
+            await tracker.until(lambda: worker not in named("farm_agents.worker"))
+            await tracker.device_is_good("board")  # its lock was free again
+        finally:
+            process.stdin.close()
+            async with asyncio.timeout(LIMIT_S):
+                code = await process.wait()
+            await tracker.stop()
+        assert code == 0
+        assert processes.descendants_of(os.getpid()) == []
+
+    asyncio.run(main())
+
+
+def parent_of(pid):
+    stat = (Path("/proc") / str(pid) / "stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
