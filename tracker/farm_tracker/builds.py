@@ -182,8 +182,8 @@ class Builds:
                     yield BuildResult(None, _all_ended(build, change.cause))
         finally:
             self._tracker.unwatch(job_id)
-            if not ended and not self._tracker.failed.done():
-                self._tracker.post(BuildCancelled(job_id))
+            if not ended:
+                self._tracker.post_last(BuildCancelled(job_id))
 
     async def _next(
         self, job_id: JobId, news: asyncio.Queue[UnitChanged | JobEnded]
@@ -191,10 +191,10 @@ class Builds:
         """Wait for news of a job, or for the tracker's own end."""
         getter = asyncio.ensure_future(news.get())
         try:
-            ends: set[asyncio.Future[Any]] = {getter, self._tracker.failed}
+            ends: set[asyncio.Future[Any]] = {getter, self._tracker.ending}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not getter.done():
-                raise self._tracker.failed.result()
+                raise self._tracker.ending.result()
             return getter.result()
         finally:
             getter.cancel()

@@ -10,6 +10,7 @@ a transaction is being written share the next one. If a write fails nothing more
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from farm_tracker.state.model import Agent, Device
     from farm_tracker.state.state import State, Step
     from farm_tracker.state.work import BuildUnit
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -49,6 +52,7 @@ class Commits:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._pending: list[_Entry] = []
         self._drain: asyncio.Task[None] | None = None
+        self._closed = False
         self.failed: asyncio.Future[InfrastructureError] = (
             asyncio.get_running_loop().create_future()
         )
@@ -59,10 +63,9 @@ class Commits:
         Raises
         ------
         InfrastructureError
-            An earlier step could not be stored.
+            An earlier step could not be stored, or the tracker has stopped.
         """
-        if self.failed.done():
-            raise self.failed.result()
+        self.check_open()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if stored is None and self._drain is None:
             self._perform(_Entry(None, step.commands, done))
@@ -70,7 +73,26 @@ class Commits:
         self._pending.append(_Entry(stored, step.commands, done))
         if self._drain is None:
             self._drain = asyncio.get_running_loop().create_task(self._run())
+            self._drain.add_done_callback(self._notice)
         return done
+
+    def check_open(self) -> None:
+        """Raise InfrastructureError if no step can be taken any more."""
+        if self.failed.done():
+            raise self.failed.result()
+        if self._closed:
+            raise InfrastructureError("tracker: it has stopped; try again when it is back")
+
+    def fail(self, error: BaseException) -> None:
+        """Carry nothing out any more: a defect was found, and the truth is on disk."""
+        failure = InfrastructureError(
+            f"tracker: stopped ({error}); nothing acknowledged is lost; start it again"
+        )
+        if not self.failed.done():
+            self.failed.set_result(failure)
+        for entry in self._pending:
+            _refuse(entry, failure)
+        self._pending = []
 
     async def in_thread(self, call: Callable[..., T], *args: Any) -> T:
         """Run a call in the store's thread, after the writes that are under way."""
@@ -79,7 +101,8 @@ class Commits:
     async def close(self) -> None:
         """Store what is pending and end the thread."""
         if self._drain is not None:
-            await self._drain
+            await asyncio.wait({self._drain})
+        self._closed = True
         self._thread.shutdown()
 
     async def _run(self) -> None:
@@ -90,7 +113,8 @@ class Commits:
                 try:
                     await self.in_thread(self._write, _merged(stored))
                 except (SQLAlchemyError, OSError) as error:
-                    self._fail(batch, error)
+                    self._pending = [*batch, *self._pending]
+                    self.fail(error)
                     break
             for entry in batch:
                 self._perform(entry)
@@ -102,17 +126,19 @@ class Commits:
         if not entry.done.done():
             entry.done.set_result(None)
 
-    def _fail(self, batch: list[_Entry], error: Exception) -> None:
-        failure = InfrastructureError(
-            f"tracker: its store cannot be written ({error}); it stops, nothing acknowledged is lost; "
-            "repair the disk and start it again"
-        )
-        self.failed.set_result(failure)
-        for entry in [*batch, *self._pending]:
-            if not entry.done.done():
-                entry.done.set_exception(failure)
-                entry.done.exception()  # most have nobody who waits
-        self._pending = []
+    def _notice(self, drain: asyncio.Task[None]) -> None:
+        """Fail aloud if storing or carrying out broke on a defect."""
+        error = None if drain.cancelled() else drain.exception()
+        if error is not None:
+            log.critical("defect while steps were carried out", exc_info=error)
+            self._drain = None
+            self.fail(error)
+
+
+def _refuse(entry: _Entry, failure: InfrastructureError) -> None:
+    if not entry.done.done():
+        entry.done.set_exception(failure)
+        entry.done.exception()  # most have nobody who waits
 
 
 def durable_part(state: State, changes: Changes) -> StoredChanges | None:

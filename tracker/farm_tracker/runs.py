@@ -60,8 +60,7 @@ async def run(
         session = tracker.sessions.find(lease.lease_id, lease.epoch)
         yield await _call(session, request)
     finally:
-        if not tracker.failed.done():
-            tracker.post(LeaseReleased(lease.lease_id, lease.epoch))
+        tracker.post_last(LeaseReleased(lease.lease_id, lease.epoch))
 
 
 async def _call(session: Session, request: RunRequest) -> run_pb2.RunResult:

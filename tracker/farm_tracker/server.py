@@ -8,6 +8,7 @@ Invariant: one tracker a data folder; it listens on this machine only, since the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import ipaddress
 from dataclasses import dataclass
@@ -63,8 +64,9 @@ class TrackerServer:
 
     async def stop(self) -> None:
         """Stop serving; what was acknowledged is on disk. Calls under way end with an error."""
-        await self.tracker.stop()
+        self.tracker.end_streams()
         await self._server.stop(GRACE_S)
+        await self.tracker.stop()
         self._store.close()
         self._lock.close()
 
@@ -103,21 +105,18 @@ async def serve(
     host = check_loopback(address)
     folder = Path(data_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = _lock_folder(folder)
-    store = None
-    try:
+    async with contextlib.AsyncExitStack() as undo:
+        lock = undo.enter_context(_lock_folder(folder))
         store = await asyncio.to_thread(Store, folder / "tracker.db")
+        undo.callback(store.close)
         blobs = await asyncio.to_thread(BlobStore, folder / "cas")
         tracker = Tracker(store, limits or Limits(), clock or SystemClock(), ids)
+        undo.push_async_callback(tracker.stop)
         await tracker.start()
         server = _server(tracker, blobs)
         port = _bind(server, address)
         await server.start()
-    except BaseException:
-        if store is not None:
-            store.close()
-        lock.close()
-        raise
+        undo.pop_all()
     return TrackerServer(f"{host}:{port}", tracker, blobs, server, store, lock)
 
 

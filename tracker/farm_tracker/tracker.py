@@ -69,11 +69,16 @@ class Tracker:
         self._waiting: dict[LeaseId, asyncio.Future[GrantLease]] = {}
         self._news: dict[JobId, JobNews] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopping = False
+        self.ending: asyncio.Future[InfrastructureError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.failed.add_done_callback(lambda _: self.end_streams())
 
+    # `ending` is done when the tracker stops or fails: whoever waits for news gets its error.
     @property
     def failed(self) -> asyncio.Future[InfrastructureError]:
-        """Done when the store could not be written and the tracker must end."""
+        """Done when the store could not be written, or a defect was found: the tracker must end."""
         return self._commits.failed
 
     async def start(self) -> None:
@@ -103,17 +108,23 @@ class Tracker:
         )
         await self.post(Tick())
 
-    async def stop(self) -> None:
-        """End streams, store what is pending, stop. Leases stay: the next run adopts them."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+    def end_streams(self) -> None:
+        """Begin to stop: end what clients and agents wait for. Leases stay: the next run adopts them."""
+        self._stopping = True
         error = InfrastructureError("tracker: it is being stopped; try again when it is back")
         self.links.close_all()
         self.sessions.end_all(error)
         for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_exception(error)
+        if not self.ending.done():
+            self.ending.set_result(error)
+
+    async def stop(self) -> None:
+        """Store what is pending and stop for good."""
+        self.end_streams()
+        if self._timer is not None:
+            self._timer.cancel()
         await self._commits.close()
 
     def post(self, event: Event) -> asyncio.Future[None]:
@@ -124,8 +135,7 @@ class Tracker:
         FarmError
             The event is refused; nothing changed.
         """
-        if self._commits.failed.done():
-            raise self._commits.failed.result()
+        self._commits.check_open()
         result = step(self.state, event, self.clock.now())
         stored = durable_part(self.state, result.changes)
         self.state.apply(result.changes)
@@ -158,8 +168,14 @@ class Tracker:
 
     def abandon(self, lease_id: LeaseId) -> None:
         """End a lease whose client went away, queued or granted."""
-        if not self._stopped and not self.failed.done():
-            self.post(LeaseReleased(lease_id, None))
+        self.post_last(LeaseReleased(lease_id, None))
+
+    def post_last(self, event: Event) -> None:
+        """Let an event happen that ends something; one that comes after the tracker's own end is lost."""
+        try:
+            self.post(event)
+        except InfrastructureError as error:
+            log.info("not recorded: %s (%s)", event, error.message)
 
     def connect(self, report: AgentReported) -> Link:
         """Let an agent's process connect; its desired state comes through the link.
@@ -181,9 +197,9 @@ class Tracker:
 
     def disconnect(self, link: Link) -> None:
         """Note that a control stream ended."""
-        if self.links.close(link) and not self._stopped and not self.failed.done():
+        if self.links.close(link) and not self._stopping:
             log.info("agent disconnected agent_id=%s", link.agent_id)
-            self.post(AgentDisconnected(link.agent_id, link.instance_id))
+            self.post_last(AgentDisconnected(link.agent_id, link.instance_id))
 
     def watch(self, job_id: JobId) -> JobNews:
         """Return a queue that gets the news of a job, until `unwatch`."""
@@ -204,14 +220,17 @@ class Tracker:
             self._timer.cancel()
             self._timer = None
         at = self.state.next_deadline()
-        if at is not None and not self._stopped:
+        if at is not None and not self.failed.done():
             delay_s = max(0.0, at - self.clock.now())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        if not self.failed.done():
+        try:
             self.post(Tick())
+        except FarmError as error:  # a defect: nothing would ever expire again
+            log.critical("defect while deadlines passed", exc_info=error)
+            self._commits.fail(error)
 
     def _write(self, stored: StoredChanges) -> None:
         self._store.write(stored, self.clock.now(), self.clock.wall())
