@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import click
 
 import farm
-from farm.cli.output import show_error, wants_json
+from farm.cli.output import has_result, show_error, wants_json
 from farm.errors import FarmError
 
 COMMANDS = {
@@ -46,6 +46,8 @@ Exit codes:
   3  build error                     10  tracker unreachable
   4  time limit                     130  interrupted
   5  cancelled
+
+With -o json a failure is {"error": {"code", "message", "details"}} on standard output; its code is stable.
 
 With FARM_DEBUG=1 an error shows its traceback. FARM_TRACKER is the tracker's address if --tracker is not given.
 """
@@ -95,6 +97,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     json = wants_json(arguments)
+    context: click.Context | None = None
     try:
         with group.make_context("farm", list(arguments)) as context:
             group.invoke(context)
@@ -102,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, click.Abort):
-        show_error("INTERRUPTED", "interrupted", json=json)
+        show_error("INTERRUPTED", "interrupted", json=json and not has_result(context))
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the boundary of the process
         if isinstance(error, BrokenPipeError):
@@ -110,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
             return EXIT_BROKEN_PIPE
         if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
             traceback.print_exc()
-        return _fail(error, json=json)
+        return _fail(error, json=json and not has_result(context))
     return 0
 
 

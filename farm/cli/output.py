@@ -2,7 +2,7 @@
 
 Owns: the two forms of output, and which stream gets what. Does not own: what is shown.
 
-Invariant: one call of `Output.result`, or one of `show_error`, a run; standard error alone gets progress.
+Invariant: standard output gets one result, or with JSON one error, a run; standard error gets the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 JSON_WORDS = ("-ojson", "--output=json")
+_PRINTED = "farm.cli.output.printed"
 
 
 class Steps(Protocol):
@@ -44,6 +45,9 @@ class Output:
         """Print the result: `value` as JSON, or `text` for people."""
         click.echo(to_json(value) if self.json else text)
         sys.stdout.flush()
+        context = click.get_current_context(silent=True)
+        if context is not None:
+            context.meta[_PRINTED] = True
 
     @contextlib.contextmanager
     def steps(self, title: str) -> Iterator[Steps]:
@@ -105,6 +109,11 @@ def wants_json(arguments: Sequence[str]) -> bool:
         pair in (("-o", "json"), ("--output", "json")) for pair in itertools.pairwise(before)
     )
     return separate or any(word in JSON_WORDS for word in before)
+
+
+def has_result(context: click.Context | None) -> bool:
+    """Tell whether a command printed its result already: an error after it is no second document."""
+    return context is not None and bool(context.meta.get(_PRINTED))
 
 
 def show_error(

@@ -87,7 +87,7 @@ class Child:
         )
 
     def end(self, limit_s: float, *, now: Callable[[], float], hurry: Callable[[], bool]) -> bool:
-        """End it: SIGTERM, then SIGKILL for its process group.
+        """End it: SIGTERM, then SIGKILL for its process group, and for all below it if it did not end by itself.
 
         Parameters
         ----------
@@ -109,9 +109,13 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_POLL_S)
         ended = self._process.returncode is not None
+        below = [] if ended else _descendants(self.pid)
         # The group outlives its leader if that left processes behind; its number cannot be taken while it does.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+        for pid in below:  # some are in process groups of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
         return ended
 
@@ -136,3 +140,13 @@ def _describe_exit(code: int) -> str:
     with contextlib.suppress(ValueError):
         return signal.Signals(-code).name
     return f"signal {-code}"
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return every process below one that runs."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found.extend(map(int, task.read_text().split()))
+    return found[1:]

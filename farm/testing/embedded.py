@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 """Called with one line for each step."""
 
 START_LIMIT_S = 120.0
-AGENT_END_LIMIT_S = 25.0
+AGENT_END_LIMIT_S = 45.0
 TRACKER_END_LIMIT_S = 10.0
 POLL_S = 0.05
 _SETTLING = ("unchecked", "checking")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+import farm
 from farm.artifact import Artifact
 from farm.target import Target
 
@@ -151,6 +156,28 @@ def test_run_of_a_kernel_that_misbehaves_says_so_and_the_device_lives(
     assert again.code == 0, again.err
 
 
+def test_run_that_is_interrupted_ends_with_130_and_frees_the_device(hostile, embedded_farm):
+    command = ["run", str(hostile), "spin", "--device", "driver=cpu", "--limit", "60"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from farm.cli.main import main; main()", *command],
+        env={**os.environ, "FARM_TRACKER": embedded_farm.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr.readline() == "waiting for a device\n"
+        assert process.stderr.readline() == "running on cpu-1-cpu\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    with farm.connect(embedded_farm.address) as client, client.acquire("driver=cpu", wait_s=15):
+        pass
+
+
 def test_run_without_a_slice_for_the_device_ends_with_2(cli, kernels):
     assert cli("build", kernels, "--target", ARM).code == 0
     ended = cli(
@@ -166,8 +193,6 @@ def test_run_on_a_device_that_nobody_has_ends_with_7_and_names_the_nearest(cli, 
 
 
 def test_run_on_a_busy_device_ends_with_4_after_the_wait(cli, built, embedded_farm):
-    import farm
-
     with farm.connect(embedded_farm.address) as client, client.acquire("kind=ea"):
         ended = cli(
             *("run", built, "double", "--device", "kind=ea", "--random", "1"),

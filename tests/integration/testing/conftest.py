@@ -45,17 +45,18 @@ def gone(wait_until):
 
 
 @pytest.fixture
-def start():
+def start(tmp_path):
     """Start a process whose standard output and error are pipes; it is killed after the test."""
     started = []
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # a killed process cannot tidy up
 
-    def run(*command, **options):
+    def run(*command):
         process = subprocess.Popen(
             [sys.executable, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            **options,
+            env=environment,
         )
         started.append(process)
         return process

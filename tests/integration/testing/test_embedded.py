@@ -22,7 +22,7 @@ ONE = (AgentPlan("one", devices=("ea",)),)
 SCRIPT = """
 import json, sys, time
 from farm.testing import AgentPlan, EmbeddedFarm
-with EmbeddedFarm("processes", plans=[AgentPlan("one", devices=("ea",))]) as embedded:
+with EmbeddedFarm(sys.argv[1], plans=[AgentPlan("one", devices=("ea",))]) as embedded:
     print(json.dumps(embedded.pids), flush=True)
     time.sleep(60)
 """
@@ -126,11 +126,26 @@ def test_process_that_does_not_end_is_killed(gone, monkeypatch):
     [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)],
 )
 def test_farm_of_a_process_that_a_signal_ends_leaves_no_process(start, gone, number, code):
-    process = start("-c", SCRIPT)
+    process = start("-c", SCRIPT, "processes")
     pids = json.loads(process.stdout.readline())
     below = [pid for parent in pids.values() for pid in _descendants(parent)]
     process.send_signal(number)
     assert process.wait(60) == code
+    gone([*pids.values(), *below])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_farm_under_ray_of_a_process_that_a_signal_ends_leaves_no_process(start, gone, number):
+    pytest.importorskip("ray", reason="ray is missing: install kernel-farm[cluster]")
+    process = start("-c", SCRIPT, "ray")
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    pids = json.loads(line)
+    assert list(pids) == ["tracker", "fleet"]
+    below = [pid for parent in pids.values() for pid in _descendants(parent)]
+    assert any("raylet" in _command(pid) for pid in below)
+    process.send_signal(number)
+    process.wait(90)
     gone([*pids.values(), *below])
 
 
@@ -169,6 +184,10 @@ def test_claimed_port_goes_to_nobody_else_but_whoever_names_it():
     finally:
         for other in others:
             other.close()
+
+
+def _command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
 
 
 def _descendants(pid):
