@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from farm.artifact.abi import private_symbol
 from farm.building.references import check_references
-from farm.errors import DuplicateSymbol, InvalidInput, InvalidTarget, PlacementConflict
+from farm.errors import (
+    DuplicateSymbol,
+    InvalidInput,
+    InvalidTarget,
+    PlacementConflict,
+    UnsupportedFunction,
+)
 from farm.ir import Function, serialise, signature_of, verify
+from farm.ir.stmt import Call, Stmt, map_children
 from farm.target import Target, as_target
 
 Functions = Function | Sequence[Function]
@@ -89,6 +97,10 @@ def plan(
     functions: dict[tuple[Target, str], Function] = {}
     for target, function in placed:
         verify(function)
+        if function.private and target.is_accelerator:
+            raise UnsupportedFunction(
+                f"function {function.name}: private on {target}, where nothing can call it; make it public"
+            )
         key = (Target(target.kind, target.options), function.name)
         if serialise(functions.setdefault(key, function)) != serialise(function):
             raise DuplicateSymbol(
@@ -161,10 +173,20 @@ def _check_names(functions: Mapping[tuple[Target, str], Function], *, variants: 
             )
 
 
+def _link(stmt: Stmt, private: set[str]) -> Stmt:
+    """Let calls of private helpers go to the symbols that these have."""
+    if isinstance(stmt, Call) and stmt.callee in private:
+        return replace(stmt, callee=private_symbol(stmt.callee))
+    return map_children(stmt, lambda child: _link(child, private))
+
+
 def _items(functions: Mapping[tuple[Target, str], Function], host: Target) -> Iterator[BuildItem]:
     ordered = sorted(functions.items(), key=lambda entry: (entry[0][0].preference, entry[0][1]))
     for (target, _), function in ordered:
-        code = serialise(function)
+        private = {
+            name for (other, name), it in functions.items() if it.private and other == target
+        }
+        code = serialise(replace(function, body=_link(function.body, private)))
         yield BuildItem("device", target, function, code)
         if target.is_accelerator:
             yield BuildItem("host", host, function, code)

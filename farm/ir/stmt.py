@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from farm.ir.buffer import Buffer
 from farm.ir.expr import Expr, Var
@@ -103,6 +103,20 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
     yield stmt
     for child in stmt.children():
         yield from walk(child)
+
+
+def map_children(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
+    """Return `stmt` with each direct sub-statement replaced by what `change` makes of it."""
+    match stmt:
+        case For(_, _, body) | Allocate(_, body):
+            return replace(stmt, body=change(body))
+        case If(_, then_body, else_body):
+            otherwise = None if else_body is None else change(else_body)
+            return replace(stmt, then_body=change(then_body), else_body=otherwise)
+        case Block(stmts):
+            return replace(stmt, stmts=tuple(map(change, stmts)))
+        case _:
+            return stmt
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

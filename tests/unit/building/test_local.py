@@ -69,3 +69,13 @@ def test_load_of_an_artifact_for_another_machine_lists_what_it_has(make):
         farm.load(farm.build({ARM: [make("f")]}))
     assert isinstance(caught.value, FarmError)
     assert caught.value.exit_code == 2
+
+
+def test_private_helper_is_linked_to_its_callers_and_not_visible(make, make_caller):
+    artifact = farm.build(
+        {"llvm": [make("helper", 5, private=True), make("f", 1), make_caller("all", "helper", "f")]}
+    )
+    with farm.load(artifact) as module:
+        assert set(module.functions) == {"all", "f"}
+        (out,) = module.call("all", [np.zeros(8, np.int32)]).outputs
+    assert out.tolist() == [6] * 8

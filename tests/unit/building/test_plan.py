@@ -15,6 +15,7 @@ from farm.errors import (
     InvalidTarget,
     PlacementConflict,
     UndefinedReference,
+    UnsupportedFunction,
 )
 from farm.target import Target
 
@@ -186,3 +187,8 @@ def test_call_that_would_write_an_input_is_refused(make):
     caller = te.sequence("a", [x], [y], [te.call("f", x, y), te.call("f", y, x)])
     with pytest.raises(InvalidFunction, match="call f would write input x"):
         plan({"llvm": [caller, make("f")]})
+
+
+def test_plan_with_a_private_function_on_an_accelerator_is_refused(make):
+    with pytest.raises(UnsupportedFunction, match="function f: private on ea"):
+        plan({"ea": make(private=True)})
