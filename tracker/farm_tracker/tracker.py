@@ -165,6 +165,9 @@ class Tracker:
             raise
         finally:
             del self._waiting[lease_id]
+            waiter.cancel()
+            if not waiter.cancelled():
+                waiter.exception()  # it may have failed beside the post
 
     def abandon(self, lease_id: LeaseId) -> None:
         """End a lease whose client went away, queued or granted."""

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import grpc
 import pytest
 from farm_tracker.server import serve
 
-from farm.api.v1 import blob_pb2, device_pb2, device_pb2_grpc, lease_pb2
+from farm.api.v1 import blob_pb2, device_pb2, device_pb2_grpc, lease_pb2, session_pb2
 from farm.core.digest import digest_of
 from farm.errors import InfrastructureError, InvalidInput, NotAllowed
 from farm.rpc import channel, digest_to_proto, error_from_rpc
@@ -202,3 +203,67 @@ def test_process_on_an_open_address_ends_with_not_allowed(tmp_path):
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (8, "")
     assert "not encrypted yet" in err
+
+
+def test_stop_ends_everything_that_waits_with_an_error(start_farm, run_async, targets):
+    async def body() -> None:
+        never = asyncio.Event()
+
+        async def hang(task):
+            await never.wait()
+
+        async with start_farm() as farm:
+            peer = await farm.peer(
+                "agent", builds=("llvm/x86_64",), device_ids=("dev0",), compile=hang
+            )
+            items = await farm.client.items((targets["x86"], "add"))
+            lease = await farm.client.acquire()
+            stream = farm.client.sessions.Attach()
+            attach = session_pb2.AttachRequest(lease_id=lease.lease_id, epoch=lease.epoch)
+            await stream.write(session_pb2.SessionRequest(seq=1, attach=attach))
+            await stream.read()
+            waits = [
+                asyncio.create_task(farm.client.acquire(wait_s=20)),
+                asyncio.create_task(farm.client.build_all(items)),
+                asyncio.create_task(stream.read()),
+            ]
+            async with asyncio.timeout(5):
+                while not (peer.compiled and farm.server.tracker.state.queued_leases):
+                    await asyncio.sleep(0.01)
+            started = time.monotonic()
+            await farm.server.stop()
+            assert time.monotonic() - started < 3
+            codes = []
+            for outcome in await asyncio.gather(*waits, return_exceptions=True):
+                assert isinstance(outcome, grpc.aio.AioRpcError)
+                codes.append(error_from_rpc(outcome).code)
+            assert codes == ["INFRASTRUCTURE"] * 3
+        async with start_farm() as farm:
+            assert farm.server.tracker.state.leases[lease.lease_id].is_live
+
+    run_async(body)
+
+
+def test_store_that_cannot_be_written_grants_nothing_and_ends_the_tracker(start_farm, run_async):
+    async def body() -> None:
+        async with start_farm() as farm:
+            await farm.peer("agent", device_ids=("dev0",))
+            before = await farm.client.acquire()
+            await farm.client.leases.Release(
+                lease_pb2.ReleaseRequest(lease_id=before.lease_id, epoch=before.epoch)
+            )
+            with farm.server._store._engine.connect() as connection:
+                connection.exec_driver_sql("pragma query_only = 1")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await farm.client.acquire(wait_s=5)
+            assert "readonly database" in error_from_rpc(caught.value).message
+            async with asyncio.timeout(5):
+                failure = await farm.server.failed
+            assert isinstance(failure, InfrastructureError)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await farm.client.acquire(wait_s=5)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        async with start_farm() as farm:
+            assert farm.server.tracker.state.devices["dev0"].epoch == before.epoch
+
+    run_async(body)
