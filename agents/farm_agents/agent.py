@@ -221,9 +221,9 @@ class Agent:
                 await session.serve(self._stub, self._identity, self._connection, opened)
             finally:
                 waiting.cancel()
-        except FarmError as error:
-            _LOG.warning("lease %s: %s", grant.lease_id, error.message)
-            self._apply(SessionFailed(grant.device_id, grant.epoch, error.message))
+        except (FarmError, OSError) as error:  # such as a full disk
+            _LOG.warning("lease %s: %s", grant.lease_id, error)
+            self._apply(SessionFailed(grant.device_id, grant.epoch, str(error)))
 
     async def _tell_opened(self, grant: Grant, opened: asyncio.Event) -> None:
         await opened.wait()

@@ -139,6 +139,9 @@ class Session:
                     raise InvalidInput(f"request {request.seq}: empty; send attach, load or call")
         except FarmError as error:
             return _failed(request.seq, error)
+        except OSError as error:
+            what = f"request {request.seq}: {error}; look at the agent's disk and try again"
+            return _failed(request.seq, InfrastructureError(what))
 
     async def end(self) -> None:
         """Kill the worker with everything that it started, and remove the scratch folder."""

@@ -224,8 +224,9 @@ class Zygote:
         match message:
             case Ready(pid):
                 _resolve(self.ready, pid)
-            case Forked(number, pid) if number in self._forked:
-                _resolve(self._forked[number], pid)
+            case Forked(number, pid) if number in self._exits:
+                if number in self._forked:  # else who asked for it has given up; it is being killed
+                    _resolve(self._forked[number], pid)
             case Exited(number, status) if number in self._exits:
                 _resolve(self._exits.pop(number), status)
             case _:

@@ -268,3 +268,24 @@ def test_zygote_that_is_killed_is_replaced(run_farm, hostile):
         assert value_of(await client.call("increment", number(1))) == 2
 
     run_farm(story)
+
+
+def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm):
+    async def story(tracker, spec):
+        device = await tracker.device_is_good()
+        (zygote,) = processes.children_of(os.getpid())
+        for epoch in range(1, 9):
+            grant = agent_pb2.LeaseGrant(
+                lease_id=f"lease-{epoch}",
+                device_id=device.description.device_id,
+                epoch=epoch,
+                remaining_s=60,
+            )
+            await tracker.want(leases=[grant])
+            await tracker.until(lambda: tracker.device().use != device_pb2.USE_IDLE)
+            await tracker.want(leases=[])
+            await tracker.device_is("IDLE", 0)
+        assert processes.children_of(os.getpid()) == [zygote]
+        assert workers() == []
+
+    run_farm(story)
