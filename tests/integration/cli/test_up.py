@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import farm
+from farm.testing import EmbeddedFarm
 
 FARM = [sys.executable, "-c", "from farm.cli.main import main; main()"]
 UP = [*FARM, "up", "--no-ray", "--listen", "127.0.0.1:0"]
@@ -104,3 +106,33 @@ def test_up_whose_agent_dies_ends_with_6_and_the_log(up):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (6, "")  # the one document was printed
     assert "\nerror: agent-ea-1: ended unasked (SIGKILL); the end of its log:\n" in err
+
+
+@pytest.fixture
+def empty_farm():
+    """A tracker without agents."""
+    with EmbeddedFarm("processes", plans=()) as embedded:
+        yield embedded
+
+
+def test_agent_joins_a_farm_as_a_plain_process_until_sigterm(empty_farm, tmp_path):
+    command = ["agent", "--tracker", empty_farm.address, "--agent-id", "extra"]
+    command += ["--device", "ea@extra-ea", "--work-dir", str(tmp_path / "extra")]
+    process = subprocess.Popen([*FARM, *command], stderr=subprocess.PIPE, text=True)
+    try:
+        with farm.connect(empty_farm.address) as client:
+            deadline = time.monotonic() + 60
+            while "good" not in [d.health for d in client.devices("device_id=extra-ea")]:
+                assert time.monotonic() < deadline, process.poll()
+                time.sleep(0.1)
+            (device,) = client.devices("device_id=extra-ea")
+            assert (device.agent_id, device.observed) == ("extra", "online")
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, err
+    assert children
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
