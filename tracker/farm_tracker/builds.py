@@ -232,7 +232,9 @@ class Builds:
             raise InvalidFunction(
                 f"function {item.symbol}: its blob holds {function.name[:80]!r}; name it so"
             )
-        return abi.private_symbol(function.name) if function.private else function.name
+        if function.private:
+            return abi.private_symbol(function.name, item.target_id)
+        return function.name
 
     async def _cached(self, items: Sequence[UnitSpec]) -> dict[UnitSpec, CacheEntry]:
         """Return what need not be compiled: built by what the farm would build it with now, and complete."""

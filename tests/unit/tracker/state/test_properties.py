@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from farm.core.digest import digest_of
-from farm.errors import FarmError, InvalidTransition
+from farm.errors import FarmError, Fenced, InvalidTransition
 
 AGENTS = ("a", "b", "c")
 DEVICES = {"a": ("d0", "d1"), "b": ("d2",), "c": ("d0",)}
@@ -108,54 +108,74 @@ class History(RuleBasedStateMachine):
     @rule(
         agent=st.sampled_from(AGENTS),
         after=st.sampled_from([0.0, 0.5, 3.0]),
-        restart=st.booleans(),
+        restart=st.sampled_from([False, False, False, False, True]),
         connected=st.booleans(),
         uses=st.lists(st.sampled_from(list(Use)), min_size=2, max_size=2),
-        honest=st.booleans(),
-        health=st.sampled_from([Health.GOOD, Health.GOOD, Health.GOOD, Health.BAD]),
+        honest=st.sampled_from([True, True, True, False]),
+        health=st.sampled_from([*[Health.GOOD] * 5, Health.BAD]),
         outcome=st.sampled_from(["running", "done", "user", "infra"]),
-        drop=st.booleans(),
+        drop=st.sampled_from([False, False, False, True]),
     )
     def report(self, agent, after, restart, connected, uses, honest, health, outcome, drop):
         if restart and connected:
             self.instances[agent] += 1
+        lies = None if honest else uses
+        self.tell(agent, after, connected, lies, health, outcome, drop)
+
+    def tell(
+        self,
+        agent,
+        after=0.0,
+        connected=True,
+        lies=None,
+        health=Health.GOOD,
+        outcome="running",
+        drop=False,
+    ):
         devices = []
-        for device_id, use in zip(DEVICES[agent], uses, strict=False):
+        for index, device_id in enumerate(DEVICES[agent]):
             known = self.world.state.devices.get(device_id)
-            epoch = 0 if use is Use.IDLE or known is None else known.epoch
-            if honest:  # goes the way that the tracker wants
-                held = known is not None and known.lease_id is not None
-                use, epoch = (Use.LEASED, known.epoch) if held else (Use.IDLE, 0)
+            held = known is not None and known.lease_id is not None
+            use, epoch = (Use.LEASED, known.epoch) if held else (Use.IDLE, 0)
+            if lies is not None:
+                use = lies[index]
+                epoch = 0 if use is Use.IDLE or known is None else known.epoch
             if not (drop and device_id == "d1"):
                 label = {"slow": "1"} if device_id == "d2" else {}
                 devices.append(self.world.device(device_id, use, epoch, health, **label))
-        order = self.desired.get(agent)
-        reports = []
-        for it in order.builds if order is not None else ():
-            if outcome == "done":
-                reports.append(self.world.done(it.attempt_id))
-            elif outcome in ("user", "infra"):
-                code = "INVALID_FUNCTION" if outcome == "user" else "INFRASTRUCTURE"
-                reports.append(self.world.failed(it.attempt_id, code))
         event = self.world.agent(
             agent,
             f"p{self.instances[agent]}",
             devices=tuple(devices),
-            attempts=tuple(reports),
+            attempts=tuple(self.outcomes_of(agent, outcome)),
             builds=FAMILIES[agent],
             slots=1 + (agent == "b"),
             connected=connected,
         )
         self.happen(event, after)
 
+    def outcomes_of(self, agent, outcome):
+        """Report that outcome for every attempt that the agent was ever told of last."""
+        order = self.desired.get(agent)
+        for it in order.builds if order is not None else ():
+            if outcome == "done":
+                yield self.world.done(it.attempt_id)
+            elif outcome != "running":
+                code = "INVALID_FUNCTION" if outcome == "user" else "INFRASTRUCTURE"
+                yield self.world.failed(it.attempt_id, code)
+
     @precondition(lambda self: max(self.instances.values()) > 1)
     @rule(agent=st.sampled_from(AGENTS))
     def report_of_a_former_process(self, agent):
-        for life in range(1, self.instances[agent]):
-            known = self.world.state.agents.get(agent)
-            if known is not None and f"p{life}" in known.former_instances:
-                with pytest.raises(FarmError, match="was replaced"):
-                    step(self.world.state, self.world.agent(agent, f"p{life}"), self.world.now)
+        known = self.world.state.agents.get(agent)
+        for instance in known.former_instances if known is not None else ():
+            with pytest.raises(Fenced, match="was replaced"):
+                step(self.world.state, self.world.agent(agent, instance), self.world.now)
+
+    @rule()
+    def all_go_on(self):
+        for agent in AGENTS:
+            self.tell(agent, outcome="done")
 
     @rule(agent=st.sampled_from(AGENTS))
     def disconnect(self, agent):
@@ -181,6 +201,8 @@ class History(RuleBasedStateMachine):
     @rule(data=st.data(), off=st.sampled_from([0, 0, 0, 1, -1]), what=st.sampled_from("rrnv"))
     def end_or_renew(self, data, off, what):
         lease = self.world.state.leases[self.some_lease(data)]
+        if off and lease.is_live and what != "v":
+            self.refused_for_its_epoch(lease, lease.epoch + off)
         match what:
             case "r":
                 self.happen(LeaseReleased(lease.lease_id, lease.epoch + off))
@@ -188,6 +210,14 @@ class History(RuleBasedStateMachine):
                 self.happen(LeaseRenewed(lease.lease_id, lease.epoch + off, 5.0))
             case "v":
                 self.happen(LeaseRevoked(lease.lease_id, "test"))
+
+    def refused_for_its_epoch(self, lease, epoch):
+        for event in (
+            LeaseReleased(lease.lease_id, epoch),
+            LeaseRenewed(lease.lease_id, epoch, 5.0),
+        ):
+            with pytest.raises(Fenced):
+                step(self.world.state, event, self.world.now)
 
     @rule(
         names=st.lists(st.sampled_from(["f", "g", "h"]), min_size=1, max_size=3, unique=True),
@@ -239,8 +269,8 @@ def test_any_history_keeps_the_invariants(new_world):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30,
-            stateful_step_count=30,
+            max_examples=40,
+            stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
