@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.core.clock import SystemClock
@@ -19,7 +19,13 @@ from farm.core.ids import random_id
 from farm.errors import InvalidInput
 
 HEX = "0123456789abcdef" * 4
-LEAVES = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 VALUES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -63,6 +69,7 @@ def reversed_keys(value: Any) -> Any:
     return [reversed_keys(each) for each in value] if isinstance(value, list) else value
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_canonical_json_does_not_depend_on_the_order_of_keys(value: Any) -> None:
     data = canonical_json(value)

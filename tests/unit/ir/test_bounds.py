@@ -97,6 +97,7 @@ def test_interval_of_expression_that_wraps_holds_every_value(
     assert dtype.min <= found.low <= found.high <= dtype.max
 
 
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(NARROW))
 def test_assume_facts_hold_wherever_the_condition_does(data: st.DataObject, dtype: DType) -> None:
     sides = narrow_integers(dtype, 2)
@@ -111,7 +112,7 @@ def test_assume_facts_hold_wherever_the_condition_does(data: st.DataObject, dtyp
                 assert known.low <= evaluate(expr, env) <= known.high
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data())
 def test_verified_function_never_leaves_a_buffer_on_any_axis(
     functions: st.SearchStrategy[Function], data: st.DataObject

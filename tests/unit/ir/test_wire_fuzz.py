@@ -32,7 +32,7 @@ def test_parse_random_bytes_never_gives_another_error(data: bytes) -> None:
     check(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_parse_mutated_bytes_never_gives_another_error(
     functions: st.SearchStrategy[Function], data: st.DataObject, seed: int
