@@ -84,9 +84,9 @@ def decode_return(code: int) -> tuple[ReturnKind | None, int]:
     return _RETURN_KINDS.get(low), index
 
 
-def private_symbol(name: str) -> str:
-    """Return the linker symbol of the private helper `name`."""
-    return PRIVATE_PREFIX + name
+def private_symbol(name: str, target_id: str) -> str:
+    """Return the linker symbol of a target's private helper `name`; helpers of two targets never meet."""
+    return f"{PRIVATE_PREFIX}{target_id}_{name}"
 
 
 def launch_symbol(name: str) -> str:

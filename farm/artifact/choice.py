@@ -54,7 +54,7 @@ def choose(
 
     A section may run if the device has a target of the same family and provides all that the
     section requires. A section of an accelerator also needs its host stub to run there; if it does
-    not, the next variant is tried.
+    not, the next variant is tried. Symbols without a slice for the device are left out.
 
     Parameters
     ----------
@@ -67,32 +67,35 @@ def choose(
     Raises
     ------
     NoVariant
-        A symbol has no slice for this device; the message lists what there is and what is missing.
+        No symbol has a slice for this device; the message lists what there is and what is missing.
     HostMismatch
-        The only thing wrong is that the accelerator's host stub was built for another host, or is
-        absent.
+        The only thing wrong with a symbol is that its accelerator's host stub was built for another
+        host, or is absent.
     """
     families = {as_target(target).family for target in targets}
-    found = {}
+    found: dict[str, Choice] = {}
+    refused: list[NoVariant] = []
     for symbol, signature in artifact.symbols.items():
         if is_public(symbol):
-            found[symbol] = _choose_one(artifact, symbol, signature, families, provides)
+            try:
+                found[symbol] = _choose_one(artifact, symbol, signature, families, provides)
+            except NoVariant as error:
+                refused.append(error)
+    if refused and not found:
+        raise refused[0]
     return found
 
 
 def choose_private(
     artifact: Artifact, targets: Iterable[str | Target], provides: Collection[str]
 ) -> dict[str, Section]:
-    """Choose the CPU section of each private helper that this device runs, if there is one."""
+    """Return every private helper that this device can run; its symbol names its target."""
     families = {as_target(target).family for target in targets}
-    found = {}
+    found: dict[str, Section] = {}
     for symbol in artifact.symbols:
-        if is_public(symbol):
-            continue
-        candidates, _ = _rank(artifact, symbol, families, provides)
-        linkable = [section for target, section in candidates if not target.is_accelerator]
-        if linkable:
-            found[symbol] = linkable[0]
+        if not is_public(symbol):
+            candidates, _ = _rank(artifact, symbol, families, provides)
+            found.update((symbol, section) for _, section in candidates)
     return found
 
 

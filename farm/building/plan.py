@@ -173,20 +173,22 @@ def _check_names(functions: Mapping[tuple[Target, str], Function], *, variants: 
             )
 
 
-def _link(stmt: Stmt, private: set[str]) -> Stmt:
+def _link(stmt: Stmt, symbols: Mapping[str, str]) -> Stmt:
     """Let calls of private helpers go to the symbols that these have."""
-    if isinstance(stmt, Call) and stmt.callee in private:
-        return replace(stmt, callee=private_symbol(stmt.callee))
-    return map_children(stmt, lambda child: _link(child, private))
+    if isinstance(stmt, Call):
+        return replace(stmt, callee=symbols.get(stmt.callee, stmt.callee))
+    return map_children(stmt, lambda child: _link(child, symbols))
 
 
 def _items(functions: Mapping[tuple[Target, str], Function], host: Target) -> Iterator[BuildItem]:
     ordered = sorted(functions.items(), key=lambda entry: (entry[0][0].preference, entry[0][1]))
     for (target, _), function in ordered:
-        private = {
-            name for (other, name), it in functions.items() if it.private and other == target
+        symbols = {
+            name: private_symbol(name, target.id)
+            for (other, name), it in functions.items()
+            if it.private and other == target
         }
-        code = serialise(replace(function, body=_link(function.body, private)))
+        code = serialise(replace(function, body=_link(function.body, symbols)))
         yield BuildItem("device", target, function, code)
         if target.is_accelerator:
             yield BuildItem("host", host, function, code)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from farm.errors import TimeLimit, TrackerUnreachable
-
 if TYPE_CHECKING:
     from farm.client import Client
 
@@ -29,11 +27,4 @@ def connect(address: str | None) -> Client:
     """Connect to a tracker; raises TrackerUnreachable if nobody answers."""
     from farm import client
 
-    where = client.tracker_address(address)
-    try:
-        return client.connect(where)
-    except TimeLimit as error:
-        raise TrackerUnreachable(
-            f"tracker: no answer from {where} in time; start one with `farm up` or correct the address",
-            address=where,
-        ) from error
+    return client.connect(address)

@@ -27,6 +27,7 @@ from farm.client.run import RunOutcome
 from farm.client.session import DEFAULT_LIMIT_S, Lease, Session
 from farm.client.transfer import Store
 from farm.core.ids import random_id
+from farm.errors import TimeLimit, TrackerUnreachable
 from farm.rpc import channel, digest_to_proto, rpc_errors
 from farm.target import Selector, Target
 
@@ -57,8 +58,13 @@ def connect(address: str | None = None) -> Client:
     client = Client(tracker_address(address))
     try:
         client.agents()
-    except BaseException:
+    except BaseException as error:
         client.close()
+        if isinstance(error, TimeLimit):  # somebody listens there, but does not speak
+            raise TrackerUnreachable(
+                f"tracker: no answer from {client.address} within {CONNECT_TIMEOUT_S:g} s; start one with `farm up` "
+                "or correct the address"
+            ) from error
         raise
     return client
 

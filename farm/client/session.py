@@ -218,10 +218,13 @@ class RemoteModule(Mapping[str, RemoteFunction]):
         self._functions = MappingProxyType(dict(functions))
 
     def __getitem__(self, symbol: str) -> RemoteFunction:
-        """Return a function; raises NotFound if the artifact has none of that name."""
+        """Return a function; raises NotFound if the artifact has none of that name for this device."""
         if symbol not in self._functions:
             known = ", ".join(sorted(self._functions))
-            raise NotFound(f"function {symbol}: not in this artifact; it has {known}")
+            raise NotFound(
+                f"function {symbol}: not in this artifact, or no slice of it runs on "
+                f"{self.session.device.device_id}; there is {known}"
+            )
         return self._functions[symbol]
 
     def __iter__(self) -> Iterator[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from farm.artifact.abi import ALLOWED_IMPORTS, is_public, private_symbol
 from farm.errors import InvalidFunction
 from farm.ir import Function
+from farm.target import Target
 
 
-def symbol_of(function: Function) -> str:
+def symbol_of(function: Function, target: Target) -> str:
     """Return a function's name, or `farm.artifact.abi.private_symbol` of a private helper's.
 
     Raises
@@ -21,4 +22,4 @@ def symbol_of(function: Function) -> str:
             f"function {name}: reserved name; use one without two leading underscores that is none "
             f"of {', '.join(ALLOWED_IMPORTS)}"
         )
-    return private_symbol(name) if function.private else name
+    return private_symbol(name, target.id) if function.private else name

@@ -108,7 +108,9 @@ class LoadedModule(ABC):
         found = self.functions.get(symbol)
         if found is None:
             known = ", ".join(sorted(self.functions)) or "nothing"
-            raise NotFound(f"{symbol[:80]}: no such function in this module; it has {known}")
+            raise NotFound(
+                f"{symbol[:80]}: no such function, or no slice of it runs on this device; there is {known}"
+            )
         return found
 
     def __enter__(self) -> Self:

@@ -47,7 +47,7 @@ def compile_ea(function: Function, target: Target) -> BuiltModule:
         )
     return BuiltModule(
         kind="device",
-        symbol=symbol_of(function),
+        symbol=symbol_of(function, target),
         target=str(target),
         format=EA_PROGRAM,
         format_version=ISA_VERSION,

@@ -71,7 +71,7 @@ def compile_device(function: Function, target: Target) -> BuiltModule:
     UnsupportedFunction
         The target lacks an operation, or the memory.
     """
-    symbol = symbol_of(function)
+    symbol = symbol_of(function, target)
 
     def fill(unit: Unit) -> None:
         kernel = Kernel(unit, function, symbol).emit()
@@ -94,7 +94,7 @@ def compile_host(function: Function, target: Target) -> BuiltModule:
         raise InvalidFunction(
             f"function {function.name}: private, so no host calls it; drop its host item"
         )
-    symbol = symbol_of(function)
+    symbol = symbol_of(function, target)
 
     def fill(unit: Unit) -> None:
         emit_stub(unit, function, symbol, emit_launch(unit, function))

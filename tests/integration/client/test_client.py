@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 
 import numpy as np
@@ -190,6 +191,14 @@ def test_run_takes_a_device_and_gives_it_back(client):
     assert devices == [outcome.device]
     with client.acquire("kind=ea", wait_s=10):
         pass
+
+
+def test_connect_to_somebody_who_is_silent_says_so(monkeypatch):
+    monkeypatch.setattr("farm.client.client.CONNECT_TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with pytest.raises(TrackerUnreachable, match="farm up"):
+            farm.connect(f"{host}:{port}")
 
 
 def test_connect_to_nobody_says_how_to_start_one():

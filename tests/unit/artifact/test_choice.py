@@ -104,12 +104,16 @@ def test_slice_built_for_another_revision_of_its_target_is_refused(make):
         choose(Artifact(artifact.target_host, (older,), artifact.signatures), [V1], PLAIN)
 
 
-def test_private_helpers_are_chosen_apart_and_only_for_the_cpu(make):
+def test_private_helpers_are_chosen_apart_for_each_target_that_runs(make):
     name = "__farm_private_h"
-    artifact = assemble(V1, [make("f"), make(name, V1), make(name, V3), make(name + "2", EA16)])
+    artifact = assemble(V1, [make("f"), make(name + "1", V1), make(name + "3", V3)])
     assert set(choose(artifact, [V1], FULL)) == {"f"}
-    helpers = choose_private(artifact, [V1, EA16], FULL | {"ea-config:ea16"})
-    assert {symbol: section.target for symbol, section in helpers.items()} == {name: V3}
+    helpers = choose_private(artifact, [V1], FULL)
+    assert {symbol: section.target for symbol, section in helpers.items()} == {
+        name + "1": V1,
+        name + "3": V3,
+    }
+    assert set(choose_private(artifact, [V1], PLAIN)) == {name + "1"}
 
 
 def test_missing_keeps_the_order_and_knows_wildcards():

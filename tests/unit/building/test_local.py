@@ -8,7 +8,7 @@ import pytest
 import farm
 from farm import te
 from farm.building import ItemState
-from farm.errors import BuildFailed, FarmError, NoVariant
+from farm.errors import BuildFailed, FarmError, NotFound, NoVariant
 
 ARM = "llvm -mtriple=aarch64-linux-gnu"
 
@@ -79,3 +79,22 @@ def test_private_helper_is_linked_to_its_callers_and_not_visible(make, make_call
         assert set(module.functions) == {"all", "f"}
         (out,) = module.call("all", [np.zeros(8, np.int32)]).outputs
     assert out.tolist() == [6] * 8
+
+
+def test_private_helpers_of_two_cpu_levels_do_not_meet(make, make_caller):
+    baseline = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64"
+    newer = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v2"
+    request = {
+        baseline: [make("helper", 5, private=True), make_caller("a", "helper")],
+        newer: [make("helper", 7, private=True), make_caller("b", "helper")],
+    }
+    with farm.load(farm.build(request)) as module:
+        results = [module.call(name, [np.zeros(8, np.int32)]).outputs[0][0] for name in "ab"]
+    assert results == [5, 7]
+
+
+def test_load_leaves_out_what_has_no_slice_for_this_machine(make):
+    with farm.load(farm.build({"llvm": [make("f")], ARM: [make("g")]})) as module:
+        assert set(module.functions) == {"f"}
+        with pytest.raises(NotFound, match="g: no such function, or no slice"):
+            module.call("g", [np.zeros(8, np.int32)])
