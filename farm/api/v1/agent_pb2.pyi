@@ -6,7 +6,9 @@ Agents and the tracker: states are exchanged, not commands, so a lost message or
 from collections import abc as _abc
 from farm.api.v1 import build_pb2 as _build_pb2
 from farm.api.v1 import device_pb2 as _device_pb2
+from farm.api.v1 import digest_pb2 as _digest_pb2
 from farm.api.v1 import error_pb2 as _error_pb2
+from farm.api.v1 import job_pb2 as _job_pb2
 from farm.api.v1 import session_pb2 as _session_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -28,6 +30,26 @@ class AgentState(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ToolchainsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     AGENT_ID_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -37,6 +59,8 @@ class AgentState(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     HOSTED_BY_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    TOOLCHAINS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique in the farm and stable across restarts; [a-z0-9][a-z0-9._-]{0,62}."""
     instance_id: _builtins.str
@@ -61,6 +85,16 @@ class AgentState(_message.Message):
         desired state.
         """
 
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunAttempt]:
+        """Every run attempt that the agent knows: running ones, and finished ones until the tracker drops them from the
+        desired state. Finished ones survive restarts of the agent (its outbox) and of the tracker.
+        """
+
+    @_builtins.property
+    def toolchains(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Compiler and version for each family in `builds`."""
+
     def __init__(
         self,
         *,
@@ -73,10 +107,12 @@ class AgentState(_message.Message):
         attempts: _abc.Iterable[Global___BuildAttempt] | None = ...,
         hosted_by: _builtins.str = ...,
         host: _builtins.str = ...,
+        runs: _abc.Iterable[Global___RunAttempt] | None = ...,
+        toolchains: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "runs", b"runs", "toolchains", b"toolchains", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,6 +199,7 @@ class DesiredState(_message.Message):
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     BUILDS_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Increases with each message of a stream."""
     heartbeat_s: _builtins.float
@@ -171,6 +208,8 @@ class DesiredState(_message.Message):
     def builds(self) -> _containers.RepeatedCompositeFieldContainer[Global___BuildTask]: ...
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseGrant]: ...
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunTask]: ...
     def __init__(
         self,
         *,
@@ -178,10 +217,11 @@ class DesiredState(_message.Message):
         heartbeat_s: _builtins.float = ...,
         builds: _abc.Iterable[Global___BuildTask] | None = ...,
         leases: _abc.Iterable[Global___LeaseGrant] | None = ...,
+        runs: _abc.Iterable[Global___RunTask] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["builds", b"builds", "heartbeat_s", b"heartbeat_s", "leases", b"leases", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["builds", b"builds", "heartbeat_s", b"heartbeat_s", "leases", b"leases", "revision", b"revision", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,3 +336,97 @@ class ServeOpen(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServeOpen: _TypeAlias = ServeOpen  # noqa: Y015
+
+@_typing.final
+class RunTask(_message.Message):
+    """One try at a job's run, under a lease of its own with a fixed term."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_ID_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    attempt_id: _builtins.str
+    job_id: _builtins.str
+    lease_id: _builtins.str
+    """The device and epoch; the lease is in `leases` of the same message while the run may still go on."""
+    device_id: _builtins.str
+    epoch: _builtins.int
+    @_builtins.property
+    def run(self) -> _job_pb2.RunSpec: ...
+    def __init__(
+        self,
+        *,
+        attempt_id: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        device_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        run: _job_pb2.RunSpec | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "device_id", b"device_id", "epoch", b"epoch", "job_id", b"job_id", "lease_id", b"lease_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunTask: _TypeAlias = RunTask  # noqa: Y015
+
+@_typing.final
+class RunAttempt(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    LOG_CHUNKS_FIELD_NUMBER: _builtins.int
+    LOG_TRUNCATED_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    attempt_id: _builtins.str
+    epoch: _builtins.int
+    running: _builtins.bool
+    """Still at it."""
+    log_truncated: _builtins.bool
+    started_at: _builtins.float
+    """Seconds since the Unix epoch by the agent's clock."""
+    ended_at: _builtins.float
+    @_builtins.property
+    def result(self) -> _job_pb2.JobResult:
+        """The kernel ran to its end; outputs and log are in the store before this is reported."""
+
+    @_builtins.property
+    def error(self) -> _error_pb2.Error:
+        """What the kernel or the farm did wrong; the code tells whose fault it is."""
+
+    @_builtins.property
+    def log_chunks(self) -> _containers.RepeatedCompositeFieldContainer[_digest_pb2.Digest]:
+        """Chunks of the log that are in the store, in order; each at most 64 KiB."""
+
+    def __init__(
+        self,
+        *,
+        attempt_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        running: _builtins.bool = ...,
+        result: _job_pb2.JobResult | None = ...,
+        error: _error_pb2.Error | None = ...,
+        log_chunks: _abc.Iterable[_digest_pb2.Digest] | None = ...,
+        log_truncated: _builtins.bool = ...,
+        started_at: _builtins.float = ...,
+        ended_at: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "result", b"result", "running", b"running"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_id", b"attempt_id", "ended_at", b"ended_at", "epoch", b"epoch", "error", b"error", "log_chunks", b"log_chunks", "log_truncated", b"log_truncated", "outcome", b"outcome", "result", b"result", "running", b"running", "started_at", b"started_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["running", "result", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___RunAttempt: _TypeAlias = RunAttempt  # noqa: Y015

@@ -29,6 +29,7 @@ class SessionRequest(_message.Message):
     ATTACH_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Increases by one with each request of a stream, from 1."""
     @_builtins.property
@@ -37,6 +38,8 @@ class SessionRequest(_message.Message):
     def load(self) -> Global___LoadRequest: ...
     @_builtins.property
     def call(self) -> Global___CallRequest: ...
+    @_builtins.property
+    def batch(self) -> Global___BatchRequest: ...
     def __init__(
         self,
         *,
@@ -44,12 +47,13 @@ class SessionRequest(_message.Message):
         attach: Global___AttachRequest | None = ...,
         load: Global___LoadRequest | None = ...,
         call: Global___CallRequest | None = ...,
+        batch: Global___BatchRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "call", b"call", "load", b"load", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "call", b"call", "load", b"load", "request", b"request", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "request", b"request", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -63,6 +67,7 @@ class SessionReply(_message.Message):
     ATTACHED_FIELD_NUMBER: _builtins.int
     LOADED_FIELD_NUMBER: _builtins.int
     CALLED_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The request that this answers."""
@@ -72,6 +77,8 @@ class SessionReply(_message.Message):
     def loaded(self) -> Global___LoadReply: ...
     @_builtins.property
     def called(self) -> Global___CallReply: ...
+    @_builtins.property
+    def batch(self) -> Global___BatchReply: ...
     @_builtins.property
     def error(self) -> _error_pb2.Error:
         """The request failed; the session goes on. KERNEL_CRASHED and TIME_LIMIT end the worker: what was loaded is
@@ -85,13 +92,14 @@ class SessionReply(_message.Message):
         attached: Global___AttachReply | None = ...,
         loaded: Global___LoadReply | None = ...,
         called: Global___CallReply | None = ...,
+        batch: Global___BatchReply | None = ...,
         error: _error_pb2.Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "error"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "error"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 
@@ -280,3 +288,55 @@ class CallReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CallReply: _TypeAlias = CallReply  # noqa: Y015
+
+@_typing.final
+class BatchRequest(_message.Message):
+    """Several calls in one message; they run in order, in one worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallRequest]:
+        """At most 10,000; limits of all together are at most 600 s."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___CallRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchRequest: _TypeAlias = BatchRequest  # noqa: Y015
+
+@_typing.final
+class BatchReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLIES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallReply]:
+        """One for each call, in order; calls after one that ended the worker are not made."""
+
+    @_builtins.property
+    def error(self) -> _error_pb2.Error:
+        """Why the call after the last reply failed."""
+
+    def __init__(
+        self,
+        *,
+        replies: _abc.Iterable[Global___CallReply] | None = ...,
+        error: _error_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "replies", b"replies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchReply: _TypeAlias = BatchReply  # noqa: Y015
