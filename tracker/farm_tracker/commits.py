@@ -51,6 +51,7 @@ class Commits:
         self._carry_out = carry_out
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._pending: list[_Entry] = []
+        self._batch: list[_Entry] = []  # being stored and carried out
         self._drain: asyncio.Task[None] | None = None
         self._closed = False
         self.failed: asyncio.Future[InfrastructureError] = (
@@ -90,9 +91,9 @@ class Commits:
         )
         if not self.failed.done():
             self.failed.set_result(failure)
-        for entry in self._pending:
+        for entry in (*self._batch, *self._pending):
             _refuse(entry, failure)
-        self._pending = []
+        self._batch, self._pending = [], []
 
     async def in_thread(self, call: Callable[..., T], *args: Any) -> T:
         """Run a call in the store's thread, after the writes that are under way."""
@@ -100,24 +101,23 @@ class Commits:
 
     async def close(self) -> None:
         """Store what is pending and end the thread."""
-        if self._drain is not None:
+        while self._drain is not None:  # steps that come meanwhile are stored too
             await asyncio.wait({self._drain})
         self._closed = True
         self._thread.shutdown()
 
     async def _run(self) -> None:
         while self._pending and not self.failed.done():
-            batch, self._pending = self._pending, []
-            stored = [entry.stored for entry in batch if entry.stored is not None]
+            self._batch, self._pending = self._pending, []
+            stored = [entry.stored for entry in self._batch if entry.stored is not None]
             if stored:
                 try:
                     await self.in_thread(self._write, _merged(stored))
                 except (SQLAlchemyError, OSError) as error:
-                    self._pending = [*batch, *self._pending]
                     self.fail(error)
-                    break
-            for entry in batch:
+            for entry in self._batch:  # none if it failed meanwhile
                 self._perform(entry)
+            self._batch = []
         self._drain = None
 
     def _perform(self, entry: _Entry) -> None:
@@ -128,10 +128,11 @@ class Commits:
 
     def _notice(self, drain: asyncio.Task[None]) -> None:
         """Fail aloud if storing or carrying out broke on a defect."""
+        if self._drain is drain:
+            self._drain = None
         error = None if drain.cancelled() else drain.exception()
         if error is not None:
             log.critical("defect while steps were carried out", exc_info=error)
-            self._drain = None
             self.fail(error)
 
 

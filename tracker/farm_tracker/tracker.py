@@ -70,12 +70,12 @@ class Tracker:
         self._news: dict[JobId, JobNews] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        # Done when the tracker stops or fails: whoever waits for news gets its error.
         self.ending: asyncio.Future[InfrastructureError] = (
             asyncio.get_running_loop().create_future()
         )
         self.failed.add_done_callback(lambda _: self.end_streams())
 
-    # `ending` is done when the tracker stops or fails: whoever waits for news gets its error.
     @property
     def failed(self) -> asyncio.Future[InfrastructureError]:
         """Done when the store could not be written, or a defect was found: the tracker must end."""
@@ -231,7 +231,7 @@ class Tracker:
         self._timer = None
         try:
             self.post(Tick())
-        except FarmError as error:  # a defect: nothing would ever expire again
+        except Exception as error:  # a defect: nothing would ever expire again
             log.critical("defect while deadlines passed", exc_info=error)
             self._commits.fail(error)
 

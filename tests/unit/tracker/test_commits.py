@@ -74,6 +74,65 @@ def test_commits_after_a_failed_write_carry_nothing_out():
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("broken", ["write", "command"])
+def test_commits_after_a_defect_refuse_every_step_that_was_under_way(broken):
+    async def body():
+        log = []
+
+        def write(it):
+            if broken == "write":
+                raise KeyError("no such column")
+
+        def carry_out(command):
+            if command.message == "2":
+                raise RuntimeError("no such column")
+            log.append(command.message)
+
+        commits = Commits(write, carry_out)
+        waits = [commits.add(stored("a"), warn("0"))]
+        await asyncio.sleep(0)  # the first is being stored
+        waits += [commits.add(stored("b"), warn(text)) for text in ("1", "2", "3")]
+        async with asyncio.timeout(5):
+            told = await asyncio.gather(*waits, return_exceptions=True)
+        done = 0 if broken == "write" else 2
+        assert told[:done] == [None] * done
+        assert [type(it) for it in told[done:]] == [InfrastructureError] * (4 - done)
+        assert log == ["0", "1"][:done]
+        await commits.close()
+
+    asyncio.run(body())
+
+
+def test_commits_that_fail_while_they_write_carry_nothing_more_out():
+    async def body():
+        log, go = [], threading.Event()
+        commits = Commits(lambda it: go.wait(5), log.append)
+        wait = commits.add(stored("a"), warn("1"))
+        await asyncio.sleep(0.05)
+        commits.fail(RuntimeError("a defect elsewhere"))
+        go.set()
+        with pytest.raises(InfrastructureError, match="a defect elsewhere"):
+            await wait
+        await commits.close()
+        assert log == []
+
+    asyncio.run(body())
+
+
+def test_commits_that_close_store_what_comes_meanwhile():
+    async def body():
+        written = []
+        commits = Commits(lambda it: written.extend(it.changes.agents), lambda command: None)
+        first = commits.add(stored("a"), warn("1"))
+        second = []
+        first.add_done_callback(lambda _: second.append(commits.add(stored("b"), warn("2"))))
+        await commits.close()
+        await asyncio.gather(first, *second)
+        assert written == ["a", "b"]
+
+    asyncio.run(body())
+
+
 def test_durable_part_of_a_mere_heartbeat_is_nothing():
     state = State()
     connected = Changes(agents={"a": agent()})
