@@ -9,6 +9,7 @@ returned as a blob.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -85,7 +86,8 @@ class BlobWriter:
 
     def close(self) -> None:
         """Leave nothing behind; after `commit` this changes nothing."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk fails once more on what is still buffered
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> BlobWriter:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 
 import pytest
 from farm_tracker.cas import BlobStore, BlobWriter, checked_digest
@@ -98,6 +99,19 @@ def test_store_on_a_path_that_cannot_be_written_is_full(store):
     store.incoming.rmdir()
     with pytest.raises(StoreFull, match="No such file"):
         store.put(b"data")
+
+
+@pytest.mark.parametrize("size_bytes", [5000, 3 << 20])
+def test_store_on_a_full_disk_says_so_and_leaves_nothing(store, size_bytes):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # as a full disk, for this process
+    try:
+        with pytest.raises(StoreFull, match="cannot write"):
+            store.put(bytes(size_bytes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(store.incoming.iterdir()) == []
+    assert store.put(bytes(size_bytes)) == digest_of(bytes(size_bytes))
 
 
 def test_store_refuses_blobs_over_the_limit_and_impossible_ones(store):
