@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from farm.api.v1 import device_pb2 as farm_dot_api_dot_v1_dot_device__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/lease.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\"Q\n\x0e\x41\x63quireRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\x12\x0e\n\x06holder\x18\x04 \x01(\t\"b\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12#\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x13.farm.api.v1.Device\x12\x13\n\x0bremaining_s\x18\x04 \x01(\x01\"4\n\x0f\x41\x63quireResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.farm.api.v1.Lease\">\n\x0cRenewRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05ttl_s\x18\x03 \x01(\x01\"$\n\rRenewResponse\x12\x13\n\x0bremaining_s\x18\x01 \x01(\x01\"1\n\x0eReleaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x11\n\x0fReleaseResponse2\xda\x01\n\x0cLeaseService\x12\x44\n\x07\x41\x63quire\x12\x1b.farm.api.v1.AcquireRequest\x1a\x1c.farm.api.v1.AcquireResponse\x12>\n\x05Renew\x12\x19.farm.api.v1.RenewRequest\x1a\x1a.farm.api.v1.RenewResponse\x12\x44\n\x07Release\x12\x1b.farm.api.v1.ReleaseRequest\x1a\x1c.farm.api.v1.ReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/lease.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\"Q\n\x0e\x41\x63quireRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12\r\n\x05ttl_s\x18\x02 \x01(\x01\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\x12\x0e\n\x06holder\x18\x04 \x01(\t\"w\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12#\n\x06\x64\x65vice\x18\x03 \x01(\x0b\x32\x13.farm.api.v1.Device\x12\x13\n\x0bremaining_s\x18\x04 \x01(\x01\x12\x13\n\x0blease_token\x18\x05 \x01(\t\"4\n\x0f\x41\x63quireResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x12.farm.api.v1.Lease\"S\n\x0cRenewRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\r\n\x05ttl_s\x18\x03 \x01(\x01\x12\x13\n\x0blease_token\x18\x04 \x01(\t\"$\n\rRenewResponse\x12\x13\n\x0bremaining_s\x18\x01 \x01(\x01\"F\n\x0eReleaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x13\n\x0blease_token\x18\x03 \x01(\t\"\x11\n\x0fReleaseResponse2\xda\x01\n\x0cLeaseService\x12\x44\n\x07\x41\x63quire\x12\x1b.farm.api.v1.AcquireRequest\x1a\x1c.farm.api.v1.AcquireResponse\x12>\n\x05Renew\x12\x19.farm.api.v1.RenewRequest\x1a\x1a.farm.api.v1.RenewResponse\x12\x44\n\x07Release\x12\x1b.farm.api.v1.ReleaseRequest\x1a\x1c.farm.api.v1.ReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,17 +35,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACQUIREREQUEST']._serialized_start=66
   _globals['_ACQUIREREQUEST']._serialized_end=147
   _globals['_LEASE']._serialized_start=149
-  _globals['_LEASE']._serialized_end=247
-  _globals['_ACQUIRERESPONSE']._serialized_start=249
-  _globals['_ACQUIRERESPONSE']._serialized_end=301
-  _globals['_RENEWREQUEST']._serialized_start=303
-  _globals['_RENEWREQUEST']._serialized_end=365
-  _globals['_RENEWRESPONSE']._serialized_start=367
-  _globals['_RENEWRESPONSE']._serialized_end=403
-  _globals['_RELEASEREQUEST']._serialized_start=405
-  _globals['_RELEASEREQUEST']._serialized_end=454
-  _globals['_RELEASERESPONSE']._serialized_start=456
-  _globals['_RELEASERESPONSE']._serialized_end=473
-  _globals['_LEASESERVICE']._serialized_start=476
-  _globals['_LEASESERVICE']._serialized_end=694
+  _globals['_LEASE']._serialized_end=268
+  _globals['_ACQUIRERESPONSE']._serialized_start=270
+  _globals['_ACQUIRERESPONSE']._serialized_end=322
+  _globals['_RENEWREQUEST']._serialized_start=324
+  _globals['_RENEWREQUEST']._serialized_end=407
+  _globals['_RENEWRESPONSE']._serialized_start=409
+  _globals['_RENEWRESPONSE']._serialized_end=445
+  _globals['_RELEASEREQUEST']._serialized_start=447
+  _globals['_RELEASEREQUEST']._serialized_end=517
+  _globals['_RELEASERESPONSE']._serialized_start=519
+  _globals['_RELEASERESPONSE']._serialized_end=536
+  _globals['_LEASESERVICE']._serialized_start=539
+  _globals['_LEASESERVICE']._serialized_end=757
 # @@protoc_insertion_point(module_scope)

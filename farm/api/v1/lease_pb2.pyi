@@ -57,11 +57,14 @@ class Lease(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     REMAINING_S_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     epoch: _builtins.int
     """Strictly increasing for a device. Every operation carries it."""
     remaining_s: _builtins.float
     """Time left when this was sent, in seconds."""
+    lease_token: _builtins.str
+    """Secret of this lease and epoch: whoever attaches, renews or releases shows it. Only Acquire fills it."""
     @_builtins.property
     def device(self) -> _device_pb2.Device: ...
     def __init__(
@@ -71,10 +74,11 @@ class Lease(_message.Message):
         epoch: _builtins.int = ...,
         device: _device_pb2.Device | None = ...,
         remaining_s: _builtins.float = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["device", b"device"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "epoch", b"epoch", "lease_id", b"lease_id", "remaining_s", b"remaining_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "epoch", b"epoch", "lease_id", b"lease_id", "lease_token", b"lease_token", "remaining_s", b"remaining_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -107,20 +111,24 @@ class RenewRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     TTL_S_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     epoch: _builtins.int
     ttl_s: _builtins.float
     """As in AcquireRequest."""
+    lease_token: _builtins.str
+    """As in Lease; not needed with the verb `operate`."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         ttl_s: _builtins.float = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "ttl_s", b"ttl_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "lease_token", b"lease_token", "ttl_s", b"ttl_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -151,17 +159,21 @@ class ReleaseRequest(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     epoch: _builtins.int
+    lease_token: _builtins.str
+    """As in Lease; not needed with the verb `operate`."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "lease_token", b"lease_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

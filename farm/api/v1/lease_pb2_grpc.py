@@ -64,7 +64,7 @@ class LeaseServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Extend an interactive lease. ABORTED (FENCED): it ended already.
+        """Extend an interactive lease. ABORTED (FENCED): it ended already. PERMISSION_DENIED: not its lease token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -37,7 +37,7 @@ class LeaseServiceStub:
     Cancelling the call takes the request out of the queue.
     """
     Renew: _grpc.UnaryUnaryMultiCallable[_lease_pb2.RenewRequest, _lease_pb2.RenewResponse]
-    """Extend an interactive lease. ABORTED (FENCED): it ended already."""
+    """Extend an interactive lease. ABORTED (FENCED): it ended already. PERMISSION_DENIED: not its lease token."""
     Release: _grpc.UnaryUnaryMultiCallable[_lease_pb2.ReleaseRequest, _lease_pb2.ReleaseResponse]
     """Give the device back. Repeating it is a success."""
 
@@ -50,7 +50,7 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     Cancelling the call takes the request out of the queue.
     """
     Renew: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewRequest, _lease_pb2.RenewResponse]  # type: ignore[assignment]
-    """Extend an interactive lease. ABORTED (FENCED): it ended already."""
+    """Extend an interactive lease. ABORTED (FENCED): it ended already. PERMISSION_DENIED: not its lease token."""
     Release: _aio.UnaryUnaryMultiCallable[_lease_pb2.ReleaseRequest, _lease_pb2.ReleaseResponse]  # type: ignore[assignment]
     """Give the device back. Repeating it is a success."""
 
@@ -72,7 +72,7 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _lease_pb2.RenewRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_lease_pb2.RenewResponse, _abc.Awaitable[_lease_pb2.RenewResponse]]:
-        """Extend an interactive lease. ABORTED (FENCED): it ended already."""
+        """Extend an interactive lease. ABORTED (FENCED): it ended already. PERMISSION_DENIED: not its lease token."""
 
     @_abc_1.abstractmethod
     def Release(

@@ -111,17 +111,21 @@ class AttachRequest(_message.Message):
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     epoch: _builtins.int
+    lease_token: _builtins.str
+    """As in Lease. PERMISSION_DENIED: it is not this lease's."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lease_id", b"lease_id", "lease_token", b"lease_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
