@@ -69,10 +69,15 @@ def test_embedded_farm_starts_whole_and_leaves_nothing(gone, tmp_path):
 
 
 def test_embedded_farm_restores_the_signal_handlers():
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with EmbeddedFarm("processes", plans=()):
-        assert signal.getsignal(signal.SIGTERM) is not before[0]
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    former = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # another farm's, maybe
+    try:
+        with EmbeddedFarm("processes", plans=()):
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 2
+    finally:
+        for number, handler in zip(numbers, former, strict=True):
+            signal.signal(number, handler)
 
 
 def test_embedded_farm_in_a_thread_works(gone):
