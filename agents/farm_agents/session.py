@@ -196,15 +196,25 @@ class Session:
     async def _ask(
         self, request: session_pb2.SessionRequest, blobs: Sequence[Digest], limit_s: float
     ) -> session_pb2.SessionReply:
-        """Send a request to the worker with its blobs in the cache; fetch a damaged one once more."""
+        """Send a request to the worker, with its blobs in the cache."""
         await self.cache.fetch_all(blobs)
-        reply = await self._exchange(await self._worker(), request, limit_s)
+        return await self._ask_child(await self._worker(), request, blobs, limit_s)
+
+    async def _ask_child(
+        self,
+        child: Child,
+        request: session_pb2.SessionRequest,
+        blobs: Sequence[Digest],
+        limit_s: float,
+    ) -> session_pb2.SessionReply:
+        """Send a request; a blob that turns out to be damaged is fetched once more."""
+        reply = await self._exchange(child, request, limit_s)
         damaged = [d for d in blobs if d.sha256 == reply.error.details.get("blob")]
         if not damaged:
             return reply
         self.cache.forget(damaged[0])
         await self.cache.fetch_all(damaged)
-        return await self._exchange(await self._worker(), request, limit_s)
+        return await self._exchange(child, request, limit_s)
 
     async def _store(self, digest: Digest) -> None:
         path = blob_path(self.folder / "out", digest)
@@ -217,14 +227,21 @@ class Session:
             return self._child
         zygote = await self.device.zygote()
         child = self._child = await zygote.fork(self.device.config(self.folder, self.cache.root))
-        for number, digest in enumerate(self._loaded, 1):
-            await self.cache.fetch(digest)
-            load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
-            request = session_pb2.SessionRequest(seq=number, load=load)
-            reply = await self._exchange(child, request, LOAD_LIMIT_S)
-            if reply.WhichOneof("reply") == "error":
-                raise error_from_proto(reply.error)
+        try:
+            for number, digest in enumerate(self._loaded, 1):
+                await self._load_again(child, number, digest)
+        except BaseException:  # a worker that lacks a module would give the next one its number
+            await self._kill()
+            raise
         return child
+
+    async def _load_again(self, child: Child, number: int, digest: Digest) -> None:
+        await self.cache.fetch(digest)
+        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
+        request = session_pb2.SessionRequest(seq=number, load=load)
+        reply = await self._ask_child(child, request, [digest], LOAD_LIMIT_S)
+        if reply.WhichOneof("reply") == "error":
+            raise error_from_proto(reply.error)
 
     async def _exchange(
         self, child: Child, request: session_pb2.SessionRequest, limit_s: float

@@ -258,6 +258,36 @@ def test_cache_file_that_was_damaged_is_fetched_again(run_farm, hostile):
     run_farm(story)
 
 
+def test_cache_file_that_was_damaged_before_a_crash_is_fetched_again(run_farm, hostile):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        (path,) = (spec.work_dir / "cache").glob("??/*")
+        path.write_bytes(bytes(path.stat().st_size))
+        assert (await client.call("trap", number(1))).error.code == "KERNEL_CRASHED"
+        assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_session_that_cannot_load_again_after_a_crash_keeps_the_numbers_of_modules(
+    run_farm, hostile
+):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        for module_id in (1, 2):
+            assert (await client.load(hostile)).loaded.module_id == module_id
+        assert (await client.call("trap", number(1))).error.code == "KERNEL_CRASHED"
+        (path,) = (spec.work_dir / "cache").glob("??/*")
+        path.unlink()
+        tracker.blobs.data.clear()
+        assert (await client.call("increment", number(1))).error.code == "NOT_FOUND"
+        assert (await client.load(hostile)).loaded.module_id == 3
+        assert value_of(await client.call("increment", number(1), module_id=2)) == 2
+
+    run_farm(story)
+
+
 def test_zygote_that_is_killed_is_replaced(run_farm, hostile):
     async def story(tracker, spec):
         client = await tracker.lease(1)
