@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Coroutine
@@ -51,7 +52,7 @@ from farm_agents.state.messages import (
     Stop,
     Tick,
 )
-from farm_agents.state.model import BuildOrder, BuildPhase, Grant, Health, Use
+from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Health, Use
 from farm_agents.wire import desired_from_proto, state_to_proto
 
 HEARTBEAT_S = 1.0
@@ -161,11 +162,12 @@ class Agent:
             case Check(device_id):
                 self._spawn(self._check(self._devices[device_id]))
             case StartBuild(order):
-                self._building[order.attempt_id] = self._spawn(self._build(order))
+                task = self._building[order.attempt_id] = self._spawn(self._build(order))
+                task.add_done_callback(functools.partial(self._build_done, order))
             case KillBuild(attempt_id):
-                task = self._building.get(attempt_id)
-                if task is not None and not task.cancelling():
-                    task.cancel()
+                building = self._building.get(attempt_id)
+                if building is not None and not building.cancelling():
+                    building.cancel()
             case Fence():
                 _LOG.warning(
                     "lease %s of %s: epoch %d refused, %d was served already",
@@ -261,13 +263,18 @@ class Agent:
         except FarmError as error:
             outcome = failed_from(error)
         except asyncio.CancelledError:
-            outcome = failed_from(Cancelled(f"build {order.symbol}: no longer wanted"))
+            outcome = _unwanted(order)
         except OSError as error:
             outcome = failed_from(
                 InfrastructureError(f"build {order.symbol}: {error}; look at the agent's disk")
             )
         del self._building[attempt_id]
         self._apply(BuildEnded(attempt_id, outcome, seconds))
+
+    def _build_done(self, order: BuildOrder, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before its first step: it could not answer itself
+            del self._building[order.attempt_id]
+            self._apply(BuildEnded(order.attempt_id, _unwanted(order), 0.0))
 
     # The control stream
 
@@ -285,7 +292,7 @@ class Agent:
 
     async def _synchronise(self, backoff: Backoff) -> None:
         call = self._stub.Synchronise()
-        sending = asyncio.create_task(self._keep_sending(call))
+        sending = self._spawn(self._keep_sending(call))
         try:
             async for message in call:
                 backoff.reset()
@@ -355,6 +362,10 @@ class Agent:
             self._builder.close(), *(device.close() for device in self._devices.values())
         )
         await self._channel.close()
+
+
+def _unwanted(order: BuildOrder) -> Failed:
+    return failed_from(Cancelled(f"build {order.symbol}: no longer wanted; build again"))
 
 
 def _prepare_folders(spec: AgentSpec) -> None:

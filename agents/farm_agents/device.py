@@ -54,6 +54,8 @@ class LocalDevice:
             return bad(f"locked by pid {error.details['pid']}")
         except FarmError as error:
             return bad(error.message)
+        except OSError as error:  # such as a full disk
+            return bad(f"cannot be checked ({error}); look at this host's disk")
         return found
 
     async def zygote(self) -> Zygote:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
 
 import pytest
 from farm_agents.backoff import Backoff
+from farm_agents.device import LocalDevice
 from farm_agents.drivers import Checked, TimingClass, driver_for
 from farm_agents.drivers.lock import acquire, runtime_folder
 from farm_agents.failures import failed_from, failed_from_proto, failed_to_proto
+from farm_agents.spec import AgentSpec, parse_devices
 from farm_agents.state.messages import Desired
 from farm_agents.state.model import BuildOrder, Failed, Grant, Health
 from farm_agents.wire import EXPIRY_GRACE_S, desired_from_proto
 
 from farm.api.v1 import agent_pb2, build_pb2, error_pb2
 from farm.core.digest import digest_of
+from farm.core.ids import random_id
 from farm.core.wire import digest_to_proto
 from farm.errors import DeviceBusy, InfrastructureError, InvalidInput, KernelCrashed
 from farm.target import Target
@@ -53,6 +57,14 @@ def test_runtime_folder_open_to_others_is_refused(runtime):
     runtime.mkdir(mode=0o755)
     with pytest.raises(InfrastructureError, match="only this user can reach"):
         runtime_folder()
+
+
+def test_device_whose_lock_cannot_be_made_is_bad(runtime, tmp_path):
+    runtime.write_text("a file where the folder should be")
+    spec = AgentSpec("127.0.0.1:1", "a", (), 0, parse_devices(["cpu"], "a"), tmp_path)
+    found = asyncio.run(LocalDevice(spec, spec.devices[0], random_id).check())
+    assert found.health is Health.BAD
+    assert str(runtime) in found.cause
 
 
 def test_runtime_folder_that_is_a_link_is_refused(runtime, tmp_path):
