@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from farm.core.clock import Clock
     from farm.core.ids import IdSource
 
-MAX_MESSAGE_BYTES = 4 << 20
 GRACE_S = 1.0
 
 
@@ -148,9 +147,7 @@ def check_loopback(address: str) -> str:
 
 
 def _server(tracker: Tracker, blobs: BlobStore) -> grpc.aio.Server:
-    limits = {"grpc.max_send_message_length", "grpc.max_receive_message_length"}
-    options = [(name, value) for name, value in server_options() if name not in limits]
-    server = grpc.aio.server(options=[*options, *((name, MAX_MESSAGE_BYTES) for name in limits)])
+    server = grpc.aio.server(options=server_options())
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(blobs), server)
     builds = Builds(tracker, blobs)

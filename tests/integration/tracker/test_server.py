@@ -11,9 +11,19 @@ import grpc
 import pytest
 from farm_tracker.server import serve
 
-from farm.api.v1 import blob_pb2, device_pb2, device_pb2_grpc, lease_pb2, session_pb2
+from farm.api.v1 import (
+    blob_pb2,
+    device_pb2,
+    device_pb2_grpc,
+    lease_pb2,
+    run_pb2,
+    session_pb2,
+    tensor_pb2,
+)
 from farm.core.digest import digest_of
+from farm.core.wire import MAX_INLINE_BYTES
 from farm.errors import InfrastructureError, InvalidInput, NotAllowed
+from farm.ir.verifier import MAX_PARAMS
 from farm.rpc import channel, digest_to_proto, error_from_rpc
 from farm.rpc.blobs import download_aio, upload_aio
 
@@ -169,6 +179,24 @@ def test_blob_writes_that_break_the_contract_are_refused_and_leave_nothing(start
             await farm.client.blobs.Write(iter([write(digest=digest, data=b"right")]))
             again = await farm.client.blobs.Write(iter([write(digest=digest, data=b"right")]))
             assert again.stored_bytes == 0
+
+    run_async(body)
+
+
+def test_request_with_every_input_as_large_as_may_travel_inline_is_taken(start_farm, run_async):
+    async def body() -> None:
+        async with start_farm() as farm:
+            content = bytes(MAX_INLINE_BYTES)
+            tensor = tensor_pb2.Tensor(dtype="int8", shape=[len(content)], inline=content)
+            request = run_pb2.RunRequest(
+                artifact=digest_to_proto(digest_of(b"absent")),
+                symbol="f",
+                inputs=[tensor] * MAX_PARAMS,
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                async for _ in farm.client.runs.Run(request):
+                    pass
+            assert error_from_rpc(caught.value).code == "NOT_FOUND"
 
     run_async(body)
 
