@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FIRST_ELEMENTS = 8
 MAX_RANDOM = 1000
-MAX_SECONDS = 86_400.0
+MAX_REPEAT = 10_000
+MAX_LIMIT_S = 600.0
+MAX_WAIT_S = 86_400.0
 NOTES = {
     "native": "real hardware",
     "emulated": "emulated: says nothing of the device's speed",
@@ -60,7 +62,7 @@ def _check_number(context: click.Context, param: click.Parameter, value: float) 
 )
 @click.option(
     "--repeat",
-    type=click.IntRange(0, 1_000_000),
+    type=click.IntRange(0, MAX_REPEAT),
     default=0,
     show_default=True,
     help="Timed calls after the first.",
@@ -69,7 +71,7 @@ def _check_number(context: click.Context, param: click.Parameter, value: float) 
     "--limit",
     "limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(0, MAX_SECONDS, min_open=True),
+    type=click.FloatRange(0, MAX_LIMIT_S, min_open=True),
     callback=_check_number,
     default=30.0,
     show_default=True,
@@ -79,7 +81,7 @@ def _check_number(context: click.Context, param: click.Parameter, value: float) 
     "--wait",
     "wait_s",
     metavar="SECONDS",
-    type=click.FloatRange(0, MAX_SECONDS),
+    type=click.FloatRange(0, MAX_WAIT_S),
     callback=_check_number,
     default=60.0,
     show_default=True,
