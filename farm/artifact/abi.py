@@ -26,8 +26,6 @@ ABI_VERSION = 1
 
 FUNCTIONS_SECTION = "farm_functions"
 """ELF section in which each object has one entry ``{const char *name; function *}``."""
-FUNCTIONS_START = f"__start_{FUNCTIONS_SECTION}"
-FUNCTIONS_STOP = f"__stop_{FUNCTIONS_SECTION}"
 
 PRIVATE_PREFIX = "__farm_private_"
 LAUNCH_PREFIX = "__farm_launch_"

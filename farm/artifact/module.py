@@ -23,7 +23,6 @@ EA_PROGRAM = "ea-program"
 
 MAX_SECTION_BYTES = 1 << 29
 MAX_REQUIRES = 256
-MAX_TARGET_TEXT = 1024
 
 _FORMAT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _REQUIRE = re.compile(r"[a-z][a-z0-9-]{0,62}:[A-Za-z0-9][A-Za-z0-9._+-]{0,126}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from farm.artifact.abi import private_symbol
+from farm.artifact.module import Kind
 from farm.building.references import check_references
 from farm.errors import (
     DuplicateSymbol,
@@ -28,8 +28,6 @@ Request = (
     | Functions
 )
 
-HOST_KINDS = "llvm"
-
 
 @dataclass(frozen=True, slots=True)
 class BuildItem:
@@ -43,7 +41,7 @@ class BuildItem:
         The function's canonical bytes, what a builder is given.
     """
 
-    kind: Literal["device", "host"]
+    kind: Kind
     target: Target
     function: Function
     code: bytes
@@ -148,9 +146,7 @@ def _host(targets: Sequence[Target], explicit: str | Target | None) -> Target:
             )
         host = next(iter(named.values()), Target.parse("llvm"))
     if host.is_accelerator:
-        raise InvalidTarget(
-            f"target host: {host} is an accelerator; use a CPU target such as {HOST_KINDS}"
-        )
+        raise InvalidTarget(f"target host: {host} is an accelerator; use a CPU target such as llvm")
     return Target(host.kind, host.options)
 
 

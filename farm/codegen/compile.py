@@ -10,15 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import cast
 
 from farm.artifact import BuiltModule
+from farm.artifact.module import KINDS, Kind
 from farm.errors import InvalidInput, InvalidTarget
 from farm.ir import Function, parse
 from farm.target import Target
-
-Kind: TypeAlias = Literal["device", "host"]
-KINDS: tuple[str, ...] = ("device", "host")
 
 Compile = Callable[[Function, Target], BuiltModule]
 Toolchain = Callable[[Target], str]

@@ -1,7 +1,7 @@
 """Moving blobs to and from the store, in chunks, checked by digest.
 
-Owns: the client's side of BlobService, synchronous and asyncio, and the check of received chunks
-that servers use too.
+Owns: the messages of BlobService, its client's side, synchronous and asyncio, and the check of
+received chunks.
 Does not own: where blobs are kept.
 
 Invariant: what `download` returns has the digest that was asked for; no more than its size is ever

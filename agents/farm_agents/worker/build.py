@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.codegen import compile_function
@@ -28,9 +28,9 @@ from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_out
 from farm_agents.worker.small import small_function
 
 if TYPE_CHECKING:
-    from farm.artifact.module import BuiltModule
+    from farm.artifact.module import BuiltModule, Kind
 
-KINDS: dict[int, Literal["device", "host"]] = {
+KINDS: dict[int, Kind] = {
     build_pb2.ITEM_KIND_DEVICE: "device",
     build_pb2.ITEM_KIND_HOST: "host",
 }
