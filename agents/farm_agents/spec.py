@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.core.digest import canonical_json
-from farm.core.ids import AgentId, DeviceId
+from farm.core.ids import NAME, AgentId, DeviceId
 from farm.errors import InvalidInput
 
-_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _FAMILY = re.compile(r"[a-z][a-z0-9]{0,30}(/[A-Za-z0-9_.]{1,62})?")
 _DEVICE = re.compile(
     r"(?P<driver>[a-z][a-z0-9-]{0,30})(?::(?P<argument>[A-Za-z0-9._/-]{1,128}))?(?:@(?P<id>.+))?"
@@ -141,7 +140,7 @@ def parse_devices(texts: Sequence[str], agent_id: AgentId) -> tuple[DeviceSpec, 
 
 def check_id(what: str, name: str) -> str:
     """Return `name`, or raise InvalidInput if it is no agent or device id."""
-    if not _ID.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise InvalidInput(
             f"{what} id: malformed ({name[:80]!r}); use lower-case letters, digits, dots, dashes and "
             "underscores, at most 63, a letter or digit first"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import click
 
 from farm.cli.files import writable_folder
 from farm.cli.output import Output, output_option
+from farm.core.ids import NAME
 from farm.errors import InvalidInput
 
 MODULE = "farm_agents"
-_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 @click.command("agent")
@@ -68,7 +67,7 @@ def command(
     """  # noqa: D301 - click's mark
     if importlib.util.find_spec(MODULE) is None:
         raise InvalidInput(f"agent: {MODULE} is not installed; install kernel-farm completely")
-    if not _ID.fullmatch(agent_id):  # checked here, since it names a folder
+    if not NAME.fullmatch(agent_id):  # checked here, since it names a folder
         raise InvalidInput(
             f"agent id: malformed ({agent_id[:80]!r}); use lower-case letters, digits, dots, dashes and underscores"
         )

@@ -1,7 +1,8 @@
-"""Identifiers: distinct types, so that a lease id cannot be passed for a device id."""
+"""Identifiers: distinct types, so that a lease id cannot be passed for a device id; and their form."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable
 from typing import NewType
@@ -12,6 +13,9 @@ DeviceId = NewType("DeviceId", str)
 JobId = NewType("JobId", str)
 LeaseId = NewType("LeaseId", str)
 Epoch = NewType("Epoch", int)
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""What people may call an agent or a device; ids name files and are shown, so nothing else will do."""
 
 IdSource = Callable[[str], str]
 """Makes a fresh id from a prefix, such as ``lease`` → ``lease-4f0c21b79a3d5e80``."""

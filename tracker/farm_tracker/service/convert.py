@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from farm.api.v1 import agent_pb2, build_pb2, device_pb2, error_pb2, lease_pb2
 from farm.artifact import BuiltModule, Signature
-from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch
+from farm.core.ids import NAME, AgentId, AttemptId, DeviceId, Epoch
 from farm.errors import FarmError, InfrastructureError, InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm_tracker.state.builds import as_failure
@@ -41,7 +41,6 @@ MAX_TEXT = 1024
 MAX_MESSAGE = 64 << 10
 MAX_EPOCH = 1 << 53
 
-_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _LABEL = re.compile(r"[a-z][a-z0-9._/-]{0,62}")
 _FAMILY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -178,7 +177,7 @@ def failure_from_proto(error: error_pb2.Error) -> Failure:
 
 def check_id(text: str, what: str) -> str:
     """Return an id if it is well formed."""
-    return _match(_ID, text, what)
+    return _match(NAME, text, what)
 
 
 def check_text(text: str, what: str, limit: int = MAX_TEXT) -> str:
