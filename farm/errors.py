@@ -187,6 +187,15 @@ class TimeLimit(FarmError):
     exit_code = 4
 
 
+class StillRunning(FarmError):
+    """You stopped waiting before the work ended; it goes on: wait again."""
+
+    code = "STILL_RUNNING"
+    retryable = True
+    status = "DEADLINE_EXCEEDED"
+    exit_code = 4
+
+
 class Cancelled(FarmError):
     """Somebody cancelled the work."""
 
@@ -260,6 +269,13 @@ class NotAllowed(FarmError):
     code = "NOT_ALLOWED"
     status = "PERMISSION_DENIED"
     exit_code = 8
+
+
+class Unauthenticated(NotAllowed):
+    """The tracker does not know who you are: the token is absent, unknown, expired or revoked."""
+
+    code = "UNAUTHENTICATED"
+    status = "UNAUTHENTICATED"
 
 
 class TrackerUnreachable(FarmError):

@@ -22,19 +22,45 @@ Examples
 
 from farm.client.client import DEFAULT_ADDRESS, Client, connect, tracker_address
 from farm.client.info import AgentInfo, DeviceInfo, Timing
+from farm.client.job import (
+    AttemptInfo,
+    AttemptState,
+    JobInfo,
+    JobResult,
+    JobState,
+    LogChunk,
+    Outcome,
+    Verdict,
+    Why,
+)
+from farm.client.jobs import Job
+from farm.client.operators import EventInfo, Hold, LeaseInfo
 from farm.client.run import RunOutcome
 from farm.client.session import RemoteFunction, RemoteModule, Session
 
 __all__ = [
     "DEFAULT_ADDRESS",
     "AgentInfo",
+    "AttemptInfo",
+    "AttemptState",
     "Client",
     "DeviceInfo",
+    "EventInfo",
+    "Hold",
+    "Job",
+    "JobInfo",
+    "JobResult",
+    "JobState",
+    "LeaseInfo",
+    "LogChunk",
+    "Outcome",
     "RemoteFunction",
     "RemoteModule",
     "RunOutcome",
     "Session",
     "Timing",
+    "Verdict",
+    "Why",
     "connect",
     "tracker_address",
 ]

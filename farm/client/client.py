@@ -23,6 +23,8 @@ from farm.building import Progress, Request, plan
 from farm.client import build as building
 from farm.client import run as running
 from farm.client.info import AgentInfo, DeviceInfo
+from farm.client.jobs import JobCalls
+from farm.client.operators import OperatorCalls
 from farm.client.run import RunOutcome
 from farm.client.session import DEFAULT_LIMIT_S, Lease, Session
 from farm.client.transfer import Store
@@ -69,7 +71,7 @@ def connect(address: str | None = None) -> Client:
     return client
 
 
-class Client:
+class Client(JobCalls, OperatorCalls):
     """A connection to a tracker; use it as a context manager. Threads may share it."""
 
     def __init__(self, address: str) -> None:
@@ -112,11 +114,14 @@ class Client:
             As `farm.build`; and `NobodyCanServe`: no agent builds for one of the targets.
         """
         work = plan(request, target_host, variants=variants)
-        message = building.build_request(
-            work, self._store, random_id("build"), keep_going=keep_going
-        )
-        with rpc_errors(self.address):
-            return building.follow(work, self._builds.Build(message), self._store, progress)
+        key = random_id("build")
+
+        def send() -> Artifact:
+            message = building.build_request(work, self._store, key, keep_going=keep_going)
+            with rpc_errors(self.address):
+                return building.follow(work, self._builds.Build(message), self._store, progress)
+
+        return self._store.sending(send)
 
     def acquire(
         self,
@@ -184,17 +189,21 @@ class Client:
         FarmError
             As `acquire` and `Session.load`, and what the kernel did wrong.
         """
-        request = run_pb2.RunRequest(
-            selector=str(Selector.parse(selector)),
-            artifact=digest_to_proto(self._store.put_artifact(artifact)),
-            symbol=symbol,
-            inputs=self._store.tensors(arrays),
-            repeat=repeat,
-            limit_s=limit_s,
-            wait_s=wait_s,
-        )
-        with rpc_errors(self.address):
-            return running.follow(self._runs.Run(request), self._store, leased)
+
+        def send() -> RunOutcome:
+            request = run_pb2.RunRequest(
+                selector=str(Selector.parse(selector)),
+                artifact=digest_to_proto(self._store.put_artifact(artifact)),
+                symbol=symbol,
+                inputs=self._store.tensors(arrays),
+                repeat=repeat,
+                limit_s=limit_s,
+                wait_s=wait_s,
+            )
+            with rpc_errors(self.address):
+                return running.follow(self._runs.Run(request), self._store, leased)
+
+        return self._store.sending(send)
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -16,6 +16,7 @@ import grpc
 from farm.api.v1 import lease_pb2, lease_pb2_grpc, session_pb2, session_pb2_grpc
 from farm.artifact import Artifact, Signature
 from farm.artifact.signature import check_inputs
+from farm.client import batch as batches
 from farm.client.info import DeviceInfo, Timing
 from farm.client.transfer import Store
 from farm.core.wire import Array
@@ -76,9 +77,13 @@ class Session:
         ArtifactError
             The artifact is damaged, or `NoVariant`: it has no slice for this device.
         """
-        digest = self._store.put_artifact(artifact)
-        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
-        reply = self._ask(session_pb2.SessionRequest(load=load)).loaded
+
+        def ask() -> session_pb2.SessionReply:
+            digest = digest_to_proto(self._store.put_artifact(artifact))
+            load = session_pb2.LoadRequest(artifact=digest)
+            return self._ask(session_pb2.SessionRequest(load=load))
+
+        reply = self._store.sending(ask).loaded
         functions = {
             loaded.symbol: RemoteFunction(
                 self,
@@ -95,15 +100,34 @@ class Session:
         self, module_id: int, symbol: str, arrays: tuple[Any, ...], repeat: int, limit_s: float
     ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
         """Call a loaded function; returns its outputs and the times of the repeats in ns."""
-        call = session_pb2.CallRequest(
-            module_id=module_id,
-            symbol=symbol,
-            inputs=self._store.tensors(arrays),
-            repeat=repeat,
-            limit_s=limit_s,
-        )
-        reply = self._ask(session_pb2.SessionRequest(call=call)).called
+
+        def ask() -> session_pb2.SessionReply:
+            call = session_pb2.CallRequest(
+                module_id=module_id,
+                symbol=symbol,
+                inputs=self._store.tensors(arrays),
+                repeat=repeat,
+                limit_s=limit_s,
+            )
+            return self._ask(session_pb2.SessionRequest(call=call))
+
+        reply = self._store.sending(ask).called
         return self._store.arrays(reply.outputs), tuple(reply.samples_ns)
+
+    def call_many(
+        self, calls: Iterable[batches.PlannedCall], limit_s: float
+    ) -> Iterator[session_pb2.CallReply]:
+        """Yield the replies to calls that travel in few messages; ends with the error of the first that failed."""
+        done = 0
+        for batch in batches.requests(calls, limit_s):
+            reply = self._ask(session_pb2.SessionRequest(batch=batch)).batch
+            yield from reply.replies
+            done += len(reply.replies)
+            if reply.HasField("error") or len(reply.replies) != len(batch.calls):
+                error = _batch_error(reply, done)
+                if isinstance(error, NotFound):
+                    self._store.forget()
+                raise error
 
     def close(self) -> None:
         """Give the device back; does nothing the second time."""
@@ -163,6 +187,32 @@ class Session:
                 if isinstance(error, grpc.Call) and error.code() is not grpc.StatusCode.ABORTED:
                     continue  # the tracker may be back before the lease ends
                 return  # fenced: the next call says so
+
+    def plan_call(
+        self, module_id: int, symbol: str, signature: Signature, arrays: tuple[Any, ...]
+    ) -> batches.PlannedCall:
+        """Return a call for `call_many`; its large arrays are stored now."""
+        check_inputs(symbol, signature, arrays)
+        call = session_pb2.CallRequest(
+            module_id=module_id, symbol=symbol, inputs=self._store.tensors(arrays)
+        )
+        return call, batches.reply_bytes(signature)
+
+    def outputs(self, reply: session_pb2.CallReply) -> Any:  # noqa: ANN401 - one array or several
+        """Return what a reply holds: its array, or a tuple if there are several."""
+        outputs = self._store.arrays(reply.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _batch_error(reply: session_pb2.BatchReply, index: int) -> FarmError:
+    """Return why call `index` of a batch failed."""
+    if not reply.HasField("error"):
+        return InfrastructureError("batch: the device left out calls; acquire it again")
+    error = error_from_proto(reply.error)
+    error.message = f"batch: call {index}: {error.message}"
+    error.args = (error.message,)
+    error.details["call"] = str(index)
+    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +294,32 @@ class RemoteModule(Mapping[str, RemoteFunction]):
     ) -> Timing:
         """Time a function: see `RemoteFunction.time`."""
         return self[symbol].time(*arrays, repeat=repeat, limit_s=limit_s)
+
+    def batch(
+        self, calls: Iterable[tuple[str, Sequence[Any]]], *, limit_s: float = DEFAULT_LIMIT_S
+    ) -> list[Any]:
+        """Call functions in order, many in a message: much faster than one by one if they are short.
+
+        Parameters
+        ----------
+        calls
+            For each the name of a function and its arrays.
+        limit_s
+            For the calls of a message together (at most 10,000 and 16 MiB), shared out evenly; 0.01 to 600 s.
+
+        Returns
+        -------
+        list
+            For each call what the function itself would return.
+
+        Raises
+        ------
+        FarmError
+            As a call of the function; ``details["call"]`` is the index of the call that failed. Calls after it
+            were not made.
+        """
+        planned = (
+            self.session.plan_call(f.module_id, f.symbol, f.signature, tuple(arrays))
+            for f, arrays in ((self[symbol], arrays) for symbol, arrays in calls)
+        )
+        return [self.session.outputs(reply) for reply in self.session.call_many(planned, limit_s)]

@@ -1,37 +1,81 @@
-"""Moving arrays and artifacts between a client and the store."""
+"""Moving arrays and artifacts between a client and the store.
+
+Owns: what this client knows to be in the store, and transfers that keep the connection busy. Does not own: chunks and
+their checks (`farm.rpc.blobs`), arrays as messages (`farm.core.wire`).
+
+Invariant: bytes that this client stored, or found stored, are neither sent nor asked for again until the store says
+that it lacks them; what comes back has the digest that was asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import hashlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from farm.api.v1 import blob_pb2_grpc, tensor_pb2
+from farm.api.v1 import blob_pb2, blob_pb2_grpc, tensor_pb2
 from farm.artifact import Artifact
-from farm.core.digest import Digest
+from farm.core.digest import Digest, digest_of
 from farm.core.wire import Array, tensor_from_proto, tensor_to_proto
-from farm.rpc import blobs
+from farm.errors import BlobCorrupt, NotFound
+from farm.rpc import blobs, digest_to_proto, rpc_errors
+
+if TYPE_CHECKING:
+    import grpc
+
+T = TypeVar("T")
+
+MAX_KNOWN = 100_000
+UPLOADS_AT_ONCE = 4
+READ_AHEAD_BYTES = 4 << 20
+"""Blobs from this size on are hashed in a thread of their own while the next chunks arrive."""
 
 
 class Store:
-    """The tracker's content-addressed store, as a client uses it."""
+    """The tracker's content-addressed store, as a client uses it; threads may share it."""
 
     def __init__(self, stub: blob_pb2_grpc.BlobServiceStub) -> None:
         self._stub = stub
+        self._known: OrderedDict[Digest, None] = OrderedDict()
+        self._lock = threading.Lock()
 
     def put(self, data: bytes) -> Digest:
         """Store some bytes, if the store lacks them."""
-        return blobs.upload(self._stub, data)
+        return self.put_all([data])[0]
 
     def put_all(self, data: Sequence[bytes]) -> list[Digest]:
-        """Store several blobs, if the store lacks them."""
-        return blobs.upload_all(self._stub, data)
+        """Store several blobs, if the store lacks them; asks once for all that this client does not know."""
+        content = [(digest_of(blob), blob) for blob in data]
+        self._send(dict(content))
+        return [digest for digest, _ in content]
 
     def get(self, digest: Digest) -> bytes:
         """Return the bytes of a blob."""
-        return blobs.download(self._stub, digest)
+        return bytes(self.read(digest))
+
+    def read(self, digest: Digest) -> bytearray:
+        """Return the bytes of a blob in memory that is the caller's own.
+
+        Raises
+        ------
+        NotFound
+            The store lacks it.
+        BlobCorrupt
+            What came is not what the digest names; read it again.
+        """
+        request = blob_pb2.ReadRequest(digest=digest_to_proto(digest))
+        with rpc_errors():
+            responses = self._stub.Read(request, timeout=blobs.TIMEOUT_S)
+            data = _collect(digest, (response.data for response in responses))
+        self._remember([digest])
+        return data
 
     def put_artifact(self, artifact: Artifact | Path | str) -> Digest:
         """Store an artifact, given itself or its file (which is checked first)."""
@@ -40,11 +84,106 @@ class Store:
 
     def tensors(self, arrays: Sequence[Any]) -> list[tensor_pb2.Tensor]:
         """Return messages for arrays (anything that numpy takes); large ones are stored."""
-        return [tensor_to_proto(np.asarray(array), self.put) for array in arrays]
+        pending: dict[Digest, bytes] = {}
+
+        def keep(data: bytes) -> Digest:
+            digest = digest_of(data)
+            if not self.knows(digest):
+                pending[digest] = data
+            return digest
+
+        messages = [tensor_to_proto(np.asarray(array), keep) for array in arrays]
+        self._send(pending)
+        return messages
 
     def arrays(self, tensors: Sequence[tensor_pb2.Tensor]) -> tuple[Array, ...]:
         """Return new arrays from messages."""
-        return tuple(
-            tensor_from_proto(tensor, self.get, f"output {index}").copy()
+        found = (
+            tensor_from_proto(tensor, self.read, f"output {index}")
             for index, tensor in enumerate(tensors)
         )
+        return tuple(array if array.flags.writeable else array.copy() for array in found)
+
+    def knows(self, digest: Digest) -> bool:
+        """Tell whether this client stored the blob, or found it stored."""
+        with self._lock:
+            if digest not in self._known:
+                return False
+            self._known.move_to_end(digest)
+            return True
+
+    def forget(self) -> bool:
+        """Take nothing for stored any more; tells whether anything was."""
+        with self._lock:
+            known = bool(self._known)
+            self._known.clear()
+            return known
+
+    def sending(self, send: Callable[[], T]) -> T:
+        """Do `send`, which stores blobs and then names them; once more if the store lost one of them.
+
+        Parameters
+        ----------
+        send
+            May be done twice: what ended with `NotFound` was not begun.
+        """
+        try:
+            return send()
+        except NotFound:
+            if not self.forget():
+                raise
+            return send()
+
+    def _send(self, content: Mapping[Digest, bytes]) -> None:
+        unknown = [digest for digest in content if not self.knows(digest)]
+        if not unknown:
+            return
+        missing = blobs.find_missing(self._stub, unknown)
+        running: deque[grpc.Future[Any]] = deque()
+        try:
+            with rpc_errors():
+                for digest in missing:
+                    if len(running) == UPLOADS_AT_ONCE:
+                        running.popleft().result()
+                    requests = blobs.write_requests(digest, content[digest])
+                    running.append(self._stub.Write.future(requests, timeout=blobs.TIMEOUT_S))
+                while running:
+                    running.popleft().result()
+        finally:
+            for upload in running:
+                upload.cancel()
+        self._remember(unknown)
+
+    def _remember(self, digests: Iterable[Digest]) -> None:
+        with self._lock:
+            for digest in digests:
+                self._known[digest] = None
+            while len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+
+
+def _collect(digest: Digest, chunks: Iterator[bytes]) -> bytearray:
+    """Return a blob from its chunks; raises BlobCorrupt unless they are exactly what the digest names."""
+    data = bytearray(digest.size_bytes)
+    sha256 = hashlib.sha256()
+    at = 0
+    with contextlib.ExitStack() as stack:
+        update: Callable[[bytes], object] = sha256.update
+        if digest.size_bytes >= READ_AHEAD_BYTES:  # hashlib lets other threads run meanwhile
+            hasher = stack.enter_context(ThreadPoolExecutor(1, "farm-hash"))
+            update = lambda chunk: hasher.submit(sha256.update, chunk)  # noqa: E731
+        for chunk in chunks:
+            end = at + len(chunk)
+            if len(chunk) > blobs.CHUNK_BYTES or end > digest.size_bytes:
+                raise BlobCorrupt(
+                    f"blob {digest}: a chunk of {len(chunk)} bytes is too much after {at}; read it again"
+                )
+            data[at:end] = chunk
+            update(chunk)
+            at = end
+    has = Digest(sha256.hexdigest(), at)
+    if has != digest:
+        raise BlobCorrupt(
+            f"blob {digest}: bytes do not match the digest (they are {has}); read it again"
+        )
+    return data

@@ -72,9 +72,9 @@ def tensor_to_proto(array: Array, keep_blob: Callable[[bytes], Digest]) -> tenso
 
 
 def tensor_from_proto(
-    tensor: tensor_pb2.Tensor, read_blob: Callable[[Digest], bytes], what: str
+    tensor: tensor_pb2.Tensor, read_blob: Callable[[Digest], bytes | bytearray], what: str
 ) -> Array:
-    """Return the array of a message; it is read-only and shares the message's bytes.
+    """Return the array of a message; it shares the bytes of the message or blob, and is writeable if they are.
 
     Parameters
     ----------
