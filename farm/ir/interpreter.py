@@ -1,7 +1,7 @@
 """The plain interpreter: the oracle that every code generator is tested against.
 
 Owns: what a function means, element by element, as the docstring of `farm.ir.expr` says.
-Does not own: speed, targets or layouts.
+Does not own: what one operation gives (`farm.ir.arithmetic`), speed, targets or layouts.
 
 Invariant: an element that was never written is never read without an error.
 """
@@ -10,26 +10,23 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from farm.errors import InvalidArguments, InvalidFunction, UndefinedReference
+from farm.ir.arithmetic import binary_function, caster, math_function
 from farm.ir.buffer import Buffer
-from farm.ir.dtype import DType, Kind
+from farm.ir.dtype import DType
 from farm.ir.expr import (
     Binary,
-    BinaryOp,
     Cast,
     Compare,
     Const,
     Expr,
     Load,
     Math,
-    MathOp,
-    Scalar,
     Select,
     Var,
 )
@@ -40,8 +37,6 @@ Env = dict[str, int]
 Memory = dict[str, list[Any]]
 Thunk = Callable[[Env], Any]
 Action = Callable[[Env], None]
-
-_F32 = struct.Struct("<f")
 
 
 def interpret(
@@ -289,128 +284,3 @@ def _apply(function: Callable[[Any], Any], value: Thunk) -> Thunk:
 
 def _combine(function: Callable[[Any, Any], Any], a: Thunk, b: Thunk) -> Thunk:
     return lambda env: function(a(env), b(env))
-
-
-def wrap(value: int, dtype: DType) -> int:
-    """Return the value of an integer type that equals `value` modulo 2**bits."""
-    low = value & ((1 << dtype.bits) - 1)
-    return low - (1 << dtype.bits) if dtype.kind is Kind.INT and low >> (dtype.bits - 1) else low
-
-
-def round_float(value: float, dtype: DType) -> float:
-    """Return the float of `dtype` nearest to `value`."""
-    if dtype is DType.FLOAT64:
-        return value
-    try:
-        rounded: float = _F32.unpack(_F32.pack(value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return rounded
-
-
-_INTEGER: dict[BinaryOp, Callable[[int, int], int]] = {
-    BinaryOp.ADD: operator.add,
-    BinaryOp.SUB: operator.sub,
-    BinaryOp.MUL: operator.mul,
-    BinaryOp.FLOORDIV: lambda a, b: a // b if b else 0,
-    BinaryOp.FLOORMOD: lambda a, b: a % b if b else 0,
-    BinaryOp.AND: operator.and_,
-    BinaryOp.OR: operator.or_,
-    BinaryOp.XOR: operator.xor,
-}
-
-
-def _divide(a: float, b: float) -> float:
-    if b:
-        return a / b
-    if a == 0 or math.isnan(a) or math.isnan(b):
-        return math.nan
-    return math.copysign(math.inf, a) * math.copysign(1.0, b)
-
-
-_FLOAT: dict[BinaryOp, Callable[[float, float], float]] = {
-    BinaryOp.ADD: operator.add,
-    BinaryOp.SUB: operator.sub,
-    BinaryOp.MUL: operator.mul,
-    BinaryOp.DIV: _divide,
-}
-
-
-def binary_function(op: BinaryOp, dtype: DType) -> Callable[[Any, Any], Scalar]:
-    """Return the operation on Python numbers.
-
-    Notes
-    -----
-    float32 results are computed in float64 and rounded once: for these operations that equals float32 arithmetic
-    (Figueroa, "When is double rounding innocuous?", 1995).
-    """
-    if op is BinaryOp.MIN:
-        return lambda a, b: a if a < b else b
-    if op is BinaryOp.MAX:
-        return lambda a, b: a if a > b else b
-    if dtype.is_float:
-        function = _FLOAT[op]
-        return (
-            function if dtype is DType.FLOAT64 else lambda a, b: round_float(function(a, b), dtype)
-        )
-    mask = dtype.bits - 1
-    if op is BinaryOp.SHL:
-        return lambda a, b: wrap(a << (b & mask), dtype)
-    if op is BinaryOp.SHR:
-        return lambda a, b: a >> (b & mask)
-    exact = _INTEGER[op]
-    if dtype is DType.BOOL:
-        return exact
-    low, high = dtype.min, dtype.max
-
-    def wrapped(a: int, b: int) -> int:
-        value = exact(a, b)
-        return value if low <= value <= high else wrap(value, dtype)
-
-    return wrapped
-
-
-def caster(source: DType, dtype: DType) -> Callable[[Any], Scalar]:
-    """Return the conversion of Python numbers of `source` to `dtype`."""
-    if dtype is DType.BOOL:
-        return bool
-    if dtype.is_float:
-        if source.is_float:
-            return lambda value: round_float(value, dtype)
-        # through numpy: an int64 does not fit a float64 on its way to float32
-        return lambda value: float(dtype.numpy.type(source.numpy.type(value)))
-    if source.is_float:
-        low, high = dtype.min, dtype.max
-        return lambda value: _saturate(value, low, high)
-    return lambda value: wrap(int(value), dtype)
-
-
-def _saturate(value: float, low: int, high: int) -> int:
-    if math.isnan(value):
-        return 0
-    return low if value <= low else high if value >= high else int(value)
-
-
-_MATH: dict[MathOp, Callable[[float], float]] = {
-    MathOp.EXP: math.exp,
-    MathOp.SQRT: math.sqrt,
-    MathOp.TANH: math.tanh,
-    MathOp.FLOOR: math.floor,
-}
-
-
-def math_function(op: MathOp, dtype: DType) -> Callable[[float], float]:
-    """Return the function on Python floats: computed in float64, rounded once."""
-    function = _MATH[op]
-
-    def compute(value: float) -> float:
-        if math.isnan(value) or (op is MathOp.FLOOR and (math.isinf(value) or value == 0)):
-            return value
-        if op is MathOp.SQRT and value < 0:
-            return math.nan
-        try:
-            return round_float(float(function(value)), dtype)
-        except OverflowError:
-            return math.inf
-
-    return compute
