@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.ir.arithmetic import binary_function, caster, math_function, round_float, wrap
 from farm.ir.dtype import DType
 from farm.ir.expr import BinaryOp, MathOp
-from farm.ir.arithmetic import binary_function, caster, math_function, round_float, wrap
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
 FLOATS = [DType.FLOAT32, DType.FLOAT64]
