@@ -53,6 +53,7 @@ from farm_agents.state.messages import (
     Tick,
 )
 from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Health, Use
+from farm_agents.tasks import end_tasks
 from farm_agents.wire import desired_from_proto, state_to_proto
 
 HEARTBEAT_S = 1.0
@@ -166,7 +167,7 @@ class Agent:
                 task.add_done_callback(functools.partial(self._build_done, order))
             case KillBuild(attempt_id):
                 building = self._building.get(attempt_id)
-                if building is not None and not building.cancelling():
+                if building is not None:
                     building.cancel()
             case Fence():
                 _LOG.warning(
@@ -235,8 +236,7 @@ class Agent:
         try:
             serving = self._serving.pop(device_id)
             session = self._sessions.pop(device_id)
-            serving.cancel()
-            await asyncio.wait({serving})
+            await end_tasks([serving])
             await session.end()
         finally:
             self._cleaning.discard((device_id, epoch))
@@ -354,10 +354,7 @@ class Agent:
                     await self._moved.wait()
         except TimeoutError:
             _LOG.error("agent %s: work did not end in %g s", self._spec.agent_id, STOP_LIMIT_S)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
         await asyncio.gather(
             self._builder.close(), *(device.close() for device in self._devices.values())
         )

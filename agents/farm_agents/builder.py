@@ -25,8 +25,9 @@ from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.failures import error_to_proto, failed_from_proto
 from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
+from farm_agents.tasks import finish
 from farm_agents.worker.blobs import blob_path
-from farm_agents.zygotes import Child, Zygote, describe_status
+from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30
 
@@ -124,8 +125,8 @@ class Builder:
             await child.send(_task(order).SerializeToString())
             frame = await child.receive()
         finally:
-            # Shielded, so that an attempt that is killed ends only when its processes have.
-            status = await _finish(child)
+            # To its end, so that an attempt that is killed ends only when its processes have.
+            status = await finish(child.kill())
         if frame is None:
             return _crashed(order, status)
         try:
@@ -134,19 +135,6 @@ class Builder:
             raise InfrastructureError(
                 f"build {order.symbol}: the compiler broke the worker's channel; build again"
             ) from error
-
-
-async def _finish(child: Child) -> int:
-    task = asyncio.ensure_future(child.kill())
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    return task.result()
 
 
 async def _persist(transfer: Callable[[], Awaitable[object]]) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from farm.core.ids import IdSource
 from farm.errors import InfrastructureError
+from farm_agents.tasks import finish
 from farm_agents.worker import processes
 from farm_agents.worker.control import (
     MAX_PACKET_BYTES,
@@ -139,7 +140,7 @@ class Zygote:
                 f"worker {role}: did not start ({tail or 'no message'}); see {log}"
             ) from error
         except BaseException:
-            await asyncio.shield(zygote.close())
+            await finish(zygote.close())
             raise
         return zygote
 
