@@ -263,6 +263,15 @@ class DeviceBusy(FarmError):
     exit_code = 4
 
 
+class QuotaExceeded(FarmError):
+    """Your account has as much waiting as it may; wait until some of it ends, or ask for more."""
+
+    code = "QUOTA_EXCEEDED"
+    retryable = True
+    status = "RESOURCE_EXHAUSTED"
+    exit_code = 4
+
+
 class NotAllowed(FarmError):
     """Your credentials do not allow this."""
 

@@ -8,7 +8,9 @@ Invariant: nothing but `FarmError` leaves a call made through `rpc_errors` or `f
 """
 
 from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.rpc.authorised import TokenSource
 from farm.rpc.channels import aio_channel, channel, server_options
+from farm.rpc.credentials import Credentials
 from farm.rpc.status import (
     abort_with,
     error_from_proto,
@@ -18,6 +20,8 @@ from farm.rpc.status import (
 )
 
 __all__ = [
+    "Credentials",
+    "TokenSource",
     "abort_with",
     "aio_channel",
     "channel",

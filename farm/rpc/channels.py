@@ -1,7 +1,7 @@
 """Channels and servers: addresses and gRPC options, the same for everybody.
 
-Owns: limits, keepalive and reconnection of every connection of the farm.
-Does not own: credentials or which services a server has.
+Owns: limits, keepalive and reconnection of every connection of the farm, and TLS of clients.
+Does not own: credentials (`farm.rpc.credentials`) or which services a server has.
 
 Invariant: both ends of a connection have the same limits, and pings that one end sends the other
 end allows.
@@ -14,11 +14,24 @@ import re
 import grpc
 
 from farm.errors import InvalidInput
+from farm.rpc import credentials as keys
+from farm.rpc.authorised import AuthorisedAioChannel, AuthorisedChannel, TokenSource
+from farm.rpc.credentials import Credentials
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message either way; anything larger travels as a blob."""
 MAX_METADATA_BYTES = 256 << 10
 """Room for one `farm-error-bin` of full length."""
+MAX_REQUEST_METADATA_BYTES = 16 << 10
+"""What a server reads of a call before it knows who calls: room for a token and gRPC's own."""
+HANDSHAKE_S = 5.0
+"""How long TLS and HTTP/2 may take to begin."""
+MAX_STREAMS = 1024
+"""Calls at a time on one connection."""
+MAX_CONNECTIONS = 4096
+"""Connections of a server at a time."""
+MAX_IDLE_S = 600.0
+"""A connection without a call for so long is closed; a client dials again by itself."""
 KEEPALIVE_S = 10.0
 KEEPALIVE_TIMEOUT_S = 5.0
 RECONNECT_MIN_S = 0.2
@@ -53,7 +66,13 @@ def channel_options() -> list[tuple[str, int]]:
 def server_options() -> list[tuple[str, int]]:
     """Return the options of every server; a port that is taken is an error, never shared."""
     return [
-        *_COMMON,
+        *(option for option in _COMMON if "metadata" not in option[0]),
+        ("grpc.max_metadata_size", MAX_REQUEST_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", 2 * MAX_REQUEST_METADATA_BYTES),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.max_connection_idle_ms", int(MAX_IDLE_S * 1000)),
         ("grpc.so_reuseport", 0),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_ping_strikes", 0),
@@ -61,25 +80,65 @@ def server_options() -> list[tuple[str, int]]:
     ]
 
 
-def channel(address: str) -> grpc.Channel:
+def channel(
+    address: str, *, credentials: Credentials | None = None, token: TokenSource | None = None
+) -> grpc.Channel:
     """Open a channel for synchronous calls; it connects with the first call.
 
     Parameters
     ----------
     address
         ``host:port``, with an IPv6 address in brackets.
+    credentials
+        None: this user's own for the address (`farm.rpc.credentials.find`).
+    token
+        Gives the token for each call, instead of the one in `credentials`.
 
     Raises
     ------
     InvalidInput
-        The address is malformed.
+        The address, or what is kept of credentials, is malformed.
+    NotAllowed
+        It would cross a network in plain text.
     """
-    return grpc.insecure_channel(check_address(address), options=channel_options())
+    ca, source = _parts(check_address(address), credentials, token)
+    if ca:
+        opened = grpc.secure_channel(address, _tls(ca), options=[*channel_options(), _NAME])
+    else:
+        opened = grpc.insecure_channel(address, options=channel_options())
+    return AuthorisedChannel(opened, source)
 
 
-def aio_channel(address: str) -> grpc.aio.Channel:
+def aio_channel(
+    address: str, *, credentials: Credentials | None = None, token: TokenSource | None = None
+) -> grpc.aio.Channel:
     """Open a channel for asyncio; otherwise as `channel`."""
-    return grpc.aio.insecure_channel(check_address(address), options=channel_options())
+    ca, source = _parts(check_address(address), credentials, token)
+    if ca:
+        opened = grpc.aio.secure_channel(address, _tls(ca), options=[*channel_options(), _NAME])
+    else:
+        opened = grpc.aio.insecure_channel(address, options=channel_options())
+    return AuthorisedAioChannel(opened, source)
+
+
+_NAME = ("grpc.ssl_target_name_override", keys.CERTIFICATE_NAME)
+
+
+def _parts(
+    address: str, credentials: Credentials | None, token: TokenSource | None
+) -> tuple[bytes, TokenSource]:
+    ca = (keys.find(address) if credentials is None else credentials).ca
+    keys.check_may_send(address, ca)
+    if token is not None:
+        return ca, token
+    if credentials is None:
+        return ca, keys.token_source(address)
+    text = credentials.token
+    return ca, lambda: text
+
+
+def _tls(ca: bytes) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(root_certificates=ca)
 
 
 def check_address(address: str) -> str:

@@ -26,6 +26,7 @@ from farm.errors import (
     NotFound,
     TimeLimit,
     TrackerUnreachable,
+    Unauthenticated,
     error_class,
 )
 
@@ -131,7 +132,7 @@ _OF_STATUS: Mapping[grpc.StatusCode, tuple[type[FarmError], str]] = {
     grpc.StatusCode.INVALID_ARGUMENT: (InvalidInput, "correct the request"),
     grpc.StatusCode.NOT_FOUND: (NotFound, "check the name"),
     grpc.StatusCode.PERMISSION_DENIED: (NotAllowed, "ask for the right"),
-    grpc.StatusCode.UNAUTHENTICATED: (NotAllowed, "log in"),
+    grpc.StatusCode.UNAUTHENTICATED: (Unauthenticated, "show a token of this farm"),
     grpc.StatusCode.DATA_LOSS: (InfrastructureError, "call again"),
     grpc.StatusCode.ABORTED: (InfrastructureError, "call again"),
     grpc.StatusCode.RESOURCE_EXHAUSTED: (

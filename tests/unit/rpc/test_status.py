@@ -124,7 +124,7 @@ def test_unavailable_call_becomes_tracker_unreachable_with_address_and_hint():
         (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_INPUT"),
         (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
         (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
-        (grpc.StatusCode.UNAUTHENTICATED, "NOT_ALLOWED"),
+        (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
         (grpc.StatusCode.DATA_LOSS, "INFRASTRUCTURE"),
         (grpc.StatusCode.ABORTED, "INFRASTRUCTURE"),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, "INFRASTRUCTURE"),
