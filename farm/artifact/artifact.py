@@ -11,6 +11,7 @@ share one signature; `Artifact.from_bytes(a.to_bytes()) == a`, and equal artifac
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from farm.artifact.container import Entry
 from farm.artifact.manifest import Manifest, decode_manifest, encode_manifest
 from farm.artifact.module import BuiltModule, Kind, Section, SectionKey
 from farm.core.digest import Digest, digest_of
-from farm.core.files import write_atomic
+from farm.core.files import read_regular, regular_size, write_atomic
 from farm.errors import (
     ArtifactCorrupt,
     ArtifactVersion,
@@ -33,7 +34,6 @@ from farm.target import Target, as_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from farm.artifact.signature import Signature
 
@@ -106,24 +106,27 @@ class Artifact:
         return Artifact(manifest.target_host, sections, tuple(sorted(manifest.symbols.items())))
 
     @staticmethod
-    def load(path: Path) -> Artifact:
+    def load(path: Path | str) -> Artifact:
         """Read the file at `path`.
 
         Raises
         ------
         ArtifactError
             As `from_bytes`.
+        InvalidInput
+            It is no regular file.
         OSError
             The file cannot be read.
         """
-        size = path.stat().st_size
+        path = Path(path)
+        size = regular_size(path)
         if size > container.MAX_FILE_BYTES:
             raise _corrupt(f"{path.name} is too large ({size} bytes)")
-        return Artifact.from_bytes(path.read_bytes())
+        return Artifact.from_bytes(read_regular(path))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write the file whole or not at all."""
-        write_atomic(path, self.to_bytes())
+        write_atomic(Path(path), self.to_bytes())
 
     def thin(self, targets: Iterable[str | Target]) -> Artifact:
         """Return only the slices for `targets`, with the host stubs that these still need.

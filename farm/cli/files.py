@@ -24,16 +24,25 @@ HEADER_BYTES = 10_000
 
 
 def read_artifact(path: Path) -> bytes:
-    """Return the bytes of an artifact's file; raises ArtifactCorrupt if it is too large to be one."""
+    """Return the bytes of an artifact's file.
+
+    Raises
+    ------
+    ArtifactCorrupt
+        It is too large to be an artifact.
+    InvalidInput
+        It is no regular file.
+    """
     from farm.artifact.container import MAX_FILE_BYTES
+    from farm.core.files import read_regular, regular_size
     from farm.errors import ArtifactCorrupt
 
-    size_bytes = path.stat().st_size
+    size_bytes = regular_size(path)
     if size_bytes > MAX_FILE_BYTES:
         raise ArtifactCorrupt(
             f"artifact: {path} is too large ({size_bytes} bytes); use a file of at most {MAX_FILE_BYTES}"
         )
-    return path.read_bytes()
+    return read_regular(path)
 
 
 def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
@@ -42,12 +51,15 @@ def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
     Raises
     ------
     InvalidInput
-        The file is no ``.npy`` file of numbers, or ends early.
+        The file is no regular file, no ``.npy`` file of numbers, or ends early.
     InvalidArguments
         Its dtype or shape is not the parameter's; nothing was read but the header.
     """
     import numpy as np
 
+    from farm.core.files import regular_size
+
+    regular_size(path)  # opening a pipe would wait for its writer
     with path.open("rb") as file:
         shape, dtype = _header(file, path)
         if (shape, dtype) != (spec.shape, np.dtype(spec.dtype)):
@@ -79,6 +91,8 @@ def writable_folder(path: Path) -> Path:
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], npt.DTypeLike]:
+    import tokenize
+
     from numpy.lib import format as npy
 
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -89,7 +103,14 @@ def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], npt.DTypeLike]
                 f"{path}: unknown version {version} of .npy; save it with numpy.save"
             )
         shape, _, dtype = readers[version](file, max_header_size=HEADER_BYTES)
-    except (ValueError, EOFError) as error:
+    except (
+        ValueError,
+        EOFError,
+        SyntaxError,
+        RecursionError,
+        MemoryError,
+        tokenize.TokenError,
+    ) as error:  # of the header
         raise InvalidInput(f"{path}: no .npy file ({error}); save it with numpy.save") from error
     if dtype.hasobject:
         raise InvalidInput(f"{path}: holds Python objects; save an array of numbers")

@@ -8,6 +8,7 @@ Invariant: loads only the commands that are needed, and no command loads gRPC, a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -36,6 +37,7 @@ EXIT_INTERNAL = 6
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
 _USERS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS)
+_DISKS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 EPILOG = """\
 \b
@@ -89,6 +91,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line of this process, and exit."""
+    _open_streams()
     if "_FARM_COMPLETE" in os.environ:  # a shell asks for completions
         group.main(prog_name="farm")
     sys.exit(run(sys.argv[1:]))
@@ -124,7 +127,8 @@ def _fail(error: Exception, *, json: bool) -> int:
             if json:
                 show_error("USAGE", error.format_message(), json=True)
             else:
-                error.show()
+                with contextlib.suppress(OSError):
+                    error.show()
             return error.exit_code
         case FarmError():
             code = error.details.get("code", error.code)
@@ -138,10 +142,29 @@ def _fail(error: Exception, *, json: bool) -> int:
             what = f"{error.filename}: {error.strerror}; look at the disk"
             show_error("INFRASTRUCTURE", what, json=json)
             return EXIT_INTERNAL
+        case OSError() if (
+            error.errno in _DISKS
+        ):  # while reading or writing: Python does not say which file
+            what = f"input or output: {error.strerror}; look at the disk"
+            show_error("INFRASTRUCTURE", what, json=json)
+            return EXIT_INTERNAL
     kind = type(error).__name__
     hint = f"this is a bug; set {DEBUG_VARIABLE}=1 to see the traceback"
     show_error("INTERNAL", f"{kind}: {error}; {hint}", json=json)
     return EXIT_INTERNAL
+
+
+def _open_streams() -> None:
+    """Put the null device where a standard stream is closed: a file opened later would take its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _forget_streams() -> None:

@@ -122,8 +122,10 @@ def show_error(
     """Show an error: on standard error for people, and on standard output for programs."""
     if json:
         error = {"code": code, "message": message, "details": dict(details or {})}
-        click.echo(to_json({"error": error}))
-    else:
+        with contextlib.suppress(OSError):  # such as a full disk, which may be the error to show
+            click.echo(to_json({"error": error}))
+            return
+    with contextlib.suppress(OSError):
         label = click.style("error:", fg="red", bold=True) if _has_colour() else "error:"
         click.echo(f"{label} {message}", err=True)
 

@@ -1,10 +1,13 @@
-"""Files that are either whole or absent, also after a crash."""
+"""Files: read only if their size is known, written whole or not at all, also after a crash."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
+
+from farm.errors import InvalidInput
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -26,3 +29,26 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def regular_size(path: Path) -> int:
+    """Return the size in bytes of a regular file.
+
+    Raises
+    ------
+    InvalidInput
+        It is none: a folder cannot be read, a pipe may never answer, a device may never end.
+    OSError
+        It does not exist, or cannot be looked at.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidInput(f"{path}: no regular file; name a file")
+    return status.st_size
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file, never more than its size says; raises as `regular_size`."""
+    size_bytes = regular_size(path)
+    with path.open("rb") as file:
+        return file.read(size_bytes)

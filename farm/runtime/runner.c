@@ -43,7 +43,7 @@ static word call6(word number, word a, word b, word c, word d, word e, word f) {
   __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
   return x0;
 }
-__asm__(".globl _start\n_start:\n mov x29, #0\n mov x30, #0\n bl farm_runner_main\n");
+__asm__(".globl __farm_start\n__farm_start:\n mov x29, #0\n mov x30, #0\n bl __farm_runner_main\n");
 #elif defined(__riscv) && __riscv_xlen == 64
 enum { SYS_read = 63, SYS_write = 64, SYS_exit_group = 94, SYS_clock_gettime = 113, SYS_munmap = 215, SYS_mmap = 222 };
 static word call6(word number, word a, word b, word c, word d, word e, word f) {
@@ -57,8 +57,8 @@ static word call6(word number, word a, word b, word c, word d, word e, word f) {
   __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4), "r"(a5) : "memory");
   return a0;
 }
-__asm__(".globl _start\n_start:\n .option push\n .option norelax\n lla gp, __global_pointer$\n .option pop\n"
-        " call farm_runner_main\n");
+__asm__(".globl __farm_start\n__farm_start:\n .option push\n .option norelax\n lla gp, __global_pointer$\n .option pop\n"
+        " call __farm_runner_main\n");
 #else
 #error "no system calls for this architecture"
 #endif
@@ -311,7 +311,7 @@ static void call_function(Cursor *cursor) {
   unmap(memory, bytes);
 }
 
-_Noreturn void farm_runner_main(void) {
+_Noreturn void __farm_runner_main(void) {
   for (;;) {
     u64 length;
     u64 got = read_some((u8 *)&length, 8);

@@ -99,7 +99,7 @@ def link_image(arch: str, sections: Sequence[Section], work: Path, cache: Path) 
         path.write_bytes(section.data)
         inputs.append(path)
     image = work / "image"
-    command = [str(zig()), "ld.lld", "-static", "-e", "_start", "-z", "noexecstack"]
+    command = [str(zig()), "ld.lld", "-static", "-e", "__farm_start", "-z", "noexecstack"]
     result = _invoke([*command, "-o", str(image), *map(str, inputs)], work)
     if result.returncode != 0:
         raise ArtifactError(

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from farm.errors import InvalidSelector
 
-_TERM = re.compile(r"(?P<key>[a-z][a-z0-9._/-]{0,62})(?:(?P<op>!=|=)(?P<value>[^,=!]{0,128}))?")
+_TERM = re.compile(
+    r"(?P<key>[a-z][a-z0-9._/-]{0,62})(?:(?P<op>!=|=)(?P<value>[^,=!\ud800-\udfff]{0,128}))?"
+)
 MAX_TERMS = 32
 
 

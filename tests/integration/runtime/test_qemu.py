@@ -101,6 +101,12 @@ def test_function_called_gives_outputs_and_samples(load, add):
     assert again.samples_ns == ()
 
 
+@pytest.mark.parametrize("name", ["_start", "main", "farm_runner_main", "write_all", "memcpy1"])
+def test_name_of_a_function_never_meets_the_runner_s_own(load, make, add_params, add_body, name):
+    result = load(make(name, add_params, add_body)).call(name, [A, B])
+    assert result.outputs[0].tolist() == [11, 22, 33, 44]
+
+
 def test_inputs_that_do_not_fit_are_refused_before_the_child_sees_them(load, add):
     module = load(add)
     with pytest.raises(InvalidArguments) as caught:

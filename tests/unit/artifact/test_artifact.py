@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,18 @@ def test_artifact_saved_loads_equal(pool, tmp_path):
     assert Artifact.load(path) == artifact
     assert Artifact.load(path).digest == artifact.digest
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_artifact_is_saved_and_loaded_by_a_path_in_text_too(pool, tmp_path):
+    artifact = assemble(HOST, pool[:5])
+    artifact.save(f"{tmp_path}/a.farm")
+    assert Artifact.load(f"{tmp_path}/a.farm") == artifact
+
+
+@pytest.mark.parametrize("path", [Path("/dev/zero"), Path("/")])
+def test_artifact_that_is_no_regular_file_is_not_read(path):
+    with pytest.raises(InvalidInput, match="no regular file"):
+        Artifact.load(path)
 
 
 def test_artifact_on_disk_over_the_limit_is_not_read(tmp_path):

@@ -52,6 +52,11 @@ def test_inspect_of_an_empty_file_ends_with_2(cli, artifact):
     assert cli("inspect", artifact).code == 2
 
 
+def test_inspect_of_a_device_that_never_ends_is_refused_unread(cli):
+    assert (ended := cli("inspect", "/dev/zero")).code == 2
+    assert ended.err == "error: /dev/zero: no regular file; name a file\n"
+
+
 def test_inspect_of_a_file_over_the_limit_is_refused_without_reading(cli, artifact):
     with artifact.open("r+b") as file:
         file.truncate(1 << 40)  # sparse

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import click
 import pytest
@@ -159,6 +160,7 @@ def test_unexpected_error_with_the_debug_variable_shows_the_traceback(cli, faili
         (FileNotFoundError(2, "No such file or directory", "x.farm"), 2),
         (OSError(28, "No space left on device", "x.farm"), 6),
         (OSError("no file at all"), 6),
+        (OSError(5, "Input/output error"), 6),
     ],
 )
 def test_os_error_blames_the_path_or_the_disk(cli, failing, raised, code):
@@ -167,6 +169,46 @@ def test_os_error_blames_the_path_or_the_disk(cli, failing, raised, code):
     assert ended.code == code
     assert ended.err.startswith("error: ")
     assert ("x.farm" in ended.err) == (raised.filename is not None)
+
+
+def test_full_disk_under_standard_output_is_told_on_standard_error_and_as_no_bug(artifact):
+    with Path("/dev/full").open("w") as full:
+        for options in ((), ("-o", "json")):
+            ended = subprocess.run(
+                [*FARM, "inspect", str(artifact), *options],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                timeout=60,
+            )
+            told = b"error: input or output: No space left on device; look at the disk\n"
+            assert (ended.returncode, ended.stderr) == (6, told)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--version",), 0), (("nope",), 2), (("devices", "--tracker", "x"), 2)]
+)
+def test_reader_of_errors_that_is_gone_changes_no_exit_code(stream, arguments, code):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: closed}
+        ended = subprocess.run([*FARM, *arguments], timeout=60, **streams)
+    if stream == "stdout" and code == 0:
+        code = 141
+    assert ended.returncode == code
+    assert b"Traceback" not in (ended.stderr or b"")
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("name", "code"), [("mix.farm", 0), ("none.farm", 2)])
+def test_closed_standard_streams_change_no_exit_code(artifact, streams, name, code):
+    command = [*FARM, "inspect", str(artifact.with_name(name))]
+    ended = subprocess.run(
+        ["sh", "-c", f'"$@" {streams}', "sh", *command], capture_output=True, timeout=60
+    )
+    assert ended.returncode == code
+    assert b"bug" not in ended.stderr
 
 
 def test_broken_pipe_is_quiet(artifact):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,23 @@ def test_file_that_is_no_array_is_refused(tmp_path, data):
     path = tmp_path / "a.npy"
     path.write_bytes(data)
     with pytest.raises(InvalidInput, match=r"no \.npy file"):
+        read_array(path, SPEC)
+
+
+@pytest.mark.parametrize(
+    "header", [b"[" * 9000, b"(" * 9000, b"\x00" * 90, b"{'shape': " + b"-" * 9000]
+)
+def test_array_header_that_does_not_parse_is_refused(tmp_path, header):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(InvalidInput, match=r"no \.npy file"):
+        read_array(path, SPEC)
+
+
+def test_array_from_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(InvalidInput, match="no regular file"):
         read_array(path, SPEC)
 
 

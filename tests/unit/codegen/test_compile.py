@@ -48,7 +48,7 @@ def test_compile_for_target_without_backend_is_refused():
         toolchain_of(target)
 
 
-@pytest.mark.parametrize("name", ["memcpy", "__copy", "__farm_kernel"])
+@pytest.mark.parametrize("name", ["memcpy", "__copy", "__farm_kernel", "_GLOBAL_OFFSET_TABLE_"])
 def test_function_with_reserved_name_is_refused(name):
     with pytest.raises(InvalidFunction, match="reserved name"):
         compile_function(serialise(copy(name)), "device", HERE)

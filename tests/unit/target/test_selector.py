@@ -50,7 +50,7 @@ def test_absent_label_fulfils_only_the_negation() -> None:
 
 
 @pytest.mark.parametrize(
-    "term", ["A=1", "=1", "a==1", "a!1", "a=b=c", "a = 1", "a<1", "1a", "a=b!"]
+    "term", ["A=1", "=1", "a==1", "a!1", "a=b=c", "a = 1", "a<1", "1a", "a=b!", "a=\udcff"]
 )
 def test_parse_malformed_term_is_refused_with_it(term: str) -> None:
     with pytest.raises(InvalidSelector) as error:
