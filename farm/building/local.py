@@ -1,4 +1,10 @@
-"""Building on this machine, in this process."""
+"""Building on this machine, in this process.
+
+Owns: compiling a plan's items one after the other. Does not own: the plan (`plan`), compiling one item
+(`farm.codegen`), the artifact (`farm.artifact`).
+
+Invariant: the artifact is that of a farm for the same plan, byte for byte.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""From a request to a plan: where each function goes, and everything that can be refused before work starts."""
+"""From a request to a plan: where each function goes, and everything that can be refused before work starts.
+
+Owns: the forms of a request, placement, names and the order of items. Does not own: calls between functions
+(`references`), compiling (`farm.codegen`).
+
+Invariant: the plan depends on what is requested, never on the order in which it is written down.
+"""
 
 from __future__ import annotations
 

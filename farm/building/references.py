@@ -1,4 +1,10 @@
-"""The rules of calls between functions: only from a CPU, to something that is there, never in a circle."""
+"""The rules of calls between functions: only from a CPU, to something that is there, never in a circle.
+
+Owns: those rules over all functions of a request. Does not own: rules inside one function (`farm.ir.verifier`), or
+which variant a call reaches (`farm.artifact.choice`).
+
+Invariant: in a request that passes, each call has a callee, and whatever it may reach at run time takes its buffers.
+"""
 
 from __future__ import annotations
 

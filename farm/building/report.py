@@ -1,4 +1,9 @@
-"""What became of each item of a build; the same for local builds and builds on a farm."""
+"""What became of each item of a build; the same for local builds and builds on a farm.
+
+Owns: the outcome of an item, and the error that reports all failed ones. Does not own: showing it (`farm.cli`).
+
+Invariant: a report of failure names every item that failed, with its target.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The only place that reads clocks; everything else is given a `Clock`."""
+"""The only place that reads clocks; everything else is given a `Clock`.
+
+Owns: the clock's two readings. Does not own: waiting.
+
+Invariant: deadlines are on the steady clock (`now`), never on the wall clock, which people set.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Content digests: SHA-256 and size, and canonical JSON to digest structured data."""
+"""Content digests: SHA-256 and size, and canonical JSON to digest structured data.
+
+Owns: the form of digests, and of JSON that is compared byte for byte. Does not own: where blobs are.
+
+Invariant: a `Digest` that exists is well formed; equal values have equal canonical JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """From a trained float network to integers.
 
+Owns: scales, and multipliers with shifts. Does not own: the rescaling itself (`farm.te.requantize`).
+
+Invariant: weights are symmetric, -127 to 127, so that zero is exact.
+
 Notes
 -----
 Symmetric 8-bit quantisation with a scale for each output channel, as in Jacob et al., "Quantization and Training of

@@ -1,4 +1,9 @@
-"""What the demo found, as data and as text."""
+"""What the demo found, as data and as text.
+
+Owns: the form of the report, and what counts as success. Does not own: finding it (`tour`).
+
+Invariant: a device that disagrees, or none that ran, is never a success.
+"""
 
 from __future__ import annotations
 

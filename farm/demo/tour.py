@@ -1,4 +1,9 @@
-"""The tour: start a farm, build the network for three targets, run it on three devices, compare with the oracle."""
+"""The tour: start a farm, build the network for three targets, run it on three devices, compare with the oracle.
+
+Owns: the order of the steps and their times. Does not own: the farm (`farm.testing`), the network (`network`).
+
+Invariant: the farm is stopped however the tour ends.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Interval analysis of integer expressions: which values an index can take.
 
+Owns: intervals, and what conditions tell. Does not own: what is refused for it (`farm.ir.verifier`).
+
+Invariant: an interval holds every value that the expression takes where its facts hold; wrap-around included.
+
 Facts learnt from conditions (``if i*16 + j < 100``) narrow the expression that they speak of, recognised by structure.
 """
 

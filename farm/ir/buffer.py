@@ -1,4 +1,9 @@
-"""Buffers: typed, dense, row-major arrays."""
+"""Buffers: typed, dense, row-major arrays.
+
+Owns: a buffer's limits, and the form of names in a function. Does not own: content, or where it lies.
+
+Invariant: a `Buffer` that exists has a legal name, shape and alignment.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The canonical form: what two functions share that differ only in spans and inner names.
 
-Parameter and function names stay, since callers see them.
+Owns: what is renamed and dropped. Does not own: the bytes (`farm.ir.wire`).
+
+Invariant: it means what the function meant. Parameter and function names stay, since callers see them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Element types of buffers and expressions."""
+"""Element types of buffers and expressions.
+
+Owns: the closed set of types with their ranges. Does not own: arithmetic (`farm.ir.arithmetic`).
+
+Invariant: a type's value is its name in text, on the wire and in numpy.
+"""
 
 from __future__ import annotations
 

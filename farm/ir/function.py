@@ -1,4 +1,9 @@
-"""Functions: the unit of compilation."""
+"""Functions: the unit of compilation.
+
+Owns: parameters, their roles, placement. Does not own: whether a function is right (`farm.ir.verifier`).
+
+Invariant: a function is a value: it never changes, and equality leaves source positions out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The text form of functions, for people, error messages and golden files."""
+"""The text form of functions, for people, error messages and golden files.
+
+Owns: that form. Does not own: reading it back (functions travel as `farm.ir.wire`).
+
+Invariant: every operation has its own parentheses and every constant its type; of what a function is, only source
+positions and the nesting of blocks do not show.
+"""
 
 from __future__ import annotations
 

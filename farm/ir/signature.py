@@ -1,4 +1,9 @@
-"""The signature of a function, as artifacts and callers see it."""
+"""The signature of a function, as artifacts and callers see it.
+
+Owns: nothing but this step between two rooms: `farm.ir` and `farm.artifact`.
+
+Invariant: it depends on the parameters alone.
+"""
 
 from __future__ import annotations
 

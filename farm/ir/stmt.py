@@ -1,4 +1,10 @@
-"""Statements: loops, stores and calls."""
+"""Statements: loops, stores and calls.
+
+Owns: the node types, and walking over them. Does not own: rules (`farm.ir.verifier`) or meaning
+(`farm.ir.interpreter`).
+
+Invariant: nodes are immutable; spans never count in comparisons.
+"""
 
 from __future__ import annotations
 

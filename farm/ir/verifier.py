@@ -1,5 +1,8 @@
 """The verifier: what a function must fulfil before anything is done with it.
 
+Owns: every rule of the IR but the typing of single nodes (their constructors). Does not own: what a target can do
+(`farm.codegen`), or rules between functions (`farm.building.references`).
+
 Invariant: a function that passes never reads or writes outside a buffer, whatever its inputs hold.
 """
 

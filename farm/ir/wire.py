@@ -1,5 +1,8 @@
 """Functions as protobuf, and the digest of their canonical form.
 
+Owns: the messages of `ir.proto` and the functions behind them. Does not own: the canonical form (`canonical`), rules
+(`verifier`).
+
 Invariant: `from_proto(to_proto(f)) == f` for every function that verifies; bytes from outside are verified.
 """
 

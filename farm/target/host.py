@@ -1,4 +1,10 @@
-"""What this machine is, read without any compiler, so that parsing a target stays light."""
+"""What this machine is, read without any compiler, so that parsing a target stays light.
+
+Owns: names of architectures, x86-64 levels, Linux's flags as LLVM names them. Does not own: what LLVM finds
+(`farm.runtime.local`).
+
+Invariant: a level is named only if the machine has every feature of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The target type: parse, canonical text, id, requirements."""
+"""The target type: parse, canonical text, id, requirements.
+
+Owns: the kinds of target and their options. Does not own: what this machine is (`host`), whether LLVM knows a name
+(`farm.codegen`).
+
+Invariant: `Target.parse(str(target)) == target`; whatever generated code depends on is in the id.
+"""
 
 from __future__ import annotations
 

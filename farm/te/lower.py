@@ -1,4 +1,9 @@
-"""Lowering: from tensors to loop-level functions."""
+"""Lowering: from tensors to loop-level functions.
+
+Owns: the order of computations, names of loops and buffers. Does not own: rewriting loops (schedules).
+
+Invariant: one loop nest for each computed tensor, producers first; what is returned passes the verifier.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,7 @@ def function(name: str, buffers: Sequence[Tensor], *, private: bool = False) -> 
     for tensor in reversed(inner):
         body = Allocate(lowering.buffers[tensor], body, span=tensor.span)
     params = [
-        _param(lowering.buffers[t], Role.INPUT if t.body is None else Role.OUTPUT) for t in buffers
+        Param(lowering.buffers[t], Role.INPUT if t.body is None else Role.OUTPUT) for t in buffers
     ]
     made = Function(name, tuple(params), body, private=private, span=caller_span())
     verify(made)
@@ -98,15 +103,11 @@ def sequence(
     body = _block(stmts)
     for tensor in reversed(inner):
         body = Allocate(lowering.buffers[tensor], body, span=tensor.span)
-    params = [_param(lowering.buffers[tensor], Role.INPUT) for tensor in inputs]
-    params += [_param(lowering.buffers[tensor], Role.OUTPUT) for tensor in outputs]
+    params = [Param(lowering.buffers[tensor], Role.INPUT) for tensor in inputs]
+    params += [Param(lowering.buffers[tensor], Role.OUTPUT) for tensor in outputs]
     made = Function(name, tuple(params), body, span=caller_span())
     verify(made)
     return made
-
-
-def _param(buffer: Buffer, role: Role) -> Param:
-    return Param(buffer, role)
 
 
 def _block(stmts: Sequence[Stmt]) -> Stmt:

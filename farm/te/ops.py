@@ -1,4 +1,9 @@
-"""Functions that combine expressions; names as in TVM."""
+"""Functions that combine expressions; names as in TVM.
+
+Owns: their names and what they are made of. Does not own: arithmetic itself (`farm.ir.expr`).
+
+Invariant: nothing is widened or converted silently.
+"""
 
 from __future__ import annotations
 

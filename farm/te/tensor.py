@@ -1,4 +1,9 @@
-"""Tensors, axes, and the two expression nodes that exist only before lowering: reads and reductions."""
+"""Tensors, axes, and the two expression nodes that exist only before lowering: reads and reductions.
+
+Owns: declaring tensors, and refusing bodies that lowering could not take. Does not own: lowering (`lower`).
+
+Invariant: a tensor that exists has a legal name, shape and alignment, and a body within the IR's limits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Ports: checking that one is free, and keeping a free one for a child process."""
+"""Ports: checking that one is free, and keeping a free one for a child process.
+
+Owns: that check. Does not own: listening (the child does).
+
+Invariant: nothing listens at the address when it is returned.
+"""
 
 from __future__ import annotations
 

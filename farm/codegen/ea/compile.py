@@ -1,4 +1,9 @@
-"""The entry of the code generator: a function in, a checked program out."""
+"""The entry of the code generator: a function in, a checked program out.
+
+Owns: the order of the stages, and the generator's version. Does not own: any stage.
+
+Invariant: a program that `farm.ea.verify` finds fault with never leaves here.
+"""
 
 from __future__ import annotations
 

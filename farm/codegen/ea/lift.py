@@ -1,4 +1,10 @@
-"""Lifting: from loops back to what they compute, one product and one element-wise expression."""
+"""Lifting: from loops back to what they compute, one product and one element-wise expression.
+
+Owns: recognising products and element-wise stages, and saying why something else is refused.
+Does not own: whether the machine has an operation (`epilogue`) or room (`tiling`).
+
+Invariant: a `Layer` stands for exactly what its function computes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Tiles: how much of a layer is on chip at once, and where.
 
+Owns: sizes and places in both memories. Does not own: what is done with them (`schedule`).
+
+Invariant: everything that one tile needs fits both memories at once, without overlap.
+
 Notes
 -----
 One buffer of each kind, no double buffering: tiles are as large as the memories and instruction fields allow, in the
