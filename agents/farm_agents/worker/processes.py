@@ -87,18 +87,23 @@ def limit_resources(address_space_bytes: int, file_bytes: int) -> None:
 
 
 def limit_cpu(more_s: float) -> None:
-    """Allow this process `more_s` seconds of CPU time from now; SIGXCPU ends it after that.
+    """Allow this process and each of its children `more_s` seconds of CPU time from now; SIGXCPU ends them after that.
 
     Notes
     -----
-    Only a backstop for the agent's wall clock, for the case that the agent is frozen.
+    Only a backstop for the agent's wall clock, for the case that the agent is frozen. A child inherits what its
+    parent has left when it starts, and would otherwise keep that limit for all calls that follow.
     """
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = int(used.ru_utime + used.ru_stime + more_s) + 1
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    if hard != resource.RLIM_INFINITY:
-        soft = min(soft, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+    me = os.getpid()
+    for pid in (me, *_own_children(me)):
+        soft = int(_cpu_time_s(pid) + more_s) + 1
+        try:
+            _, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
+            if hard != resource.RLIM_INFINITY:
+                soft = min(soft, hard)
+            resource.prlimit(pid, resource.RLIMIT_CPU, (soft, hard))
+        except ProcessLookupError:  # a child that has just ended
+            continue
 
 
 def _limit(kind: int, value: int) -> None:
@@ -124,6 +129,16 @@ def _parents() -> dict[int, int]:
         if len(rest) > 1:
             found[int(name)] = int(rest[1])
     return found
+
+
+def _own_children(pid: int) -> list[int]:
+    """Return the children of this single-threaded process, without looking at all others."""
+    return [int(child) for child in _read(_PROC / f"{pid}/task/{pid}/children").split()]
+
+
+def _cpu_time_s(pid: int) -> float:
+    fields = _read(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode and in the kernel
 
 
 def _read(path: Path) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
+import sys
 
 import pytest
 from farm_agents.worker import processes
@@ -51,6 +53,31 @@ def test_frame_that_ends_early_is_refused(ends):
     a.close()
     with pytest.raises(InfrastructureError, match=r"ended inside a frame \(3 of 5 bytes\)"):
         read_frame(b)
+
+
+LIMITS = """
+import os, resource, subprocess, sys, time
+from farm_agents.worker import processes
+def soft(pid):
+    return resource.prlimit(pid, resource.RLIMIT_CPU)[0]
+processes.limit_cpu(3)
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+print(soft(os.getpid()), soft(child.pid))
+while time.process_time() < 1.2:
+    pass
+processes.limit_cpu(100)
+print(soft(os.getpid()), soft(child.pid))
+child.communicate()
+processes.limit_cpu(200)
+print(soft(os.getpid()))
+"""
+
+
+def test_limit_on_cpu_time_counts_from_now_for_the_process_and_for_each_child():
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.split() == ["4", "4", "102", "101", "202"]
 
 
 @pytest.mark.parametrize(
