@@ -10,6 +10,7 @@ held; a blob that the store has is not sent again.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -164,8 +165,8 @@ async def upload_aio(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Digest:
-    """Do as `upload`, for asyncio; chunks of a file are read in the event loop's own thread."""
-    digest = digest_of_source(source)
+    """Do as `upload`, for asyncio; each chunk is read in the event loop's own thread as it is sent."""
+    digest = await asyncio.to_thread(digest_of_source, source)
     if await find_missing_aio(stub, [digest], timeout_s=timeout_s):
         with rpc_errors():
             await stub.Write(write_requests(digest, source), timeout=timeout_s)
