@@ -221,6 +221,9 @@ def _configure(environment: Any) -> None:  # noqa: ANN401 - os.environ
     """Set what Ray reads from the environment, before it is imported."""
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     environment["RAY_DISABLE_IMPORT_WARNING"] = "1"
+    # Ray puts the host's own address in the place of 127.0.0.1 and then serves all networks. Told that clusters are
+    # not supported here, as it is elsewhere by default, it stays on loopback.
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     environment.pop("RAY_ADDRESS", None)  # never join a cluster that somebody else runs here
     # A token of this cluster alone; else Ray writes one into the home folder, readable by all.
     environment["RAY_AUTH_MODE"] = "token"

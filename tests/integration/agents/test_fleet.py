@@ -6,6 +6,8 @@ One start of Ray serves the whole module.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import json
 import os
 import signal
@@ -43,6 +45,30 @@ def named(text):
         if text in line:
             found.append(pid)
     return found
+
+
+def listening(pids):
+    """Addresses on which these processes listen for TCP."""
+    inodes = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            links = [os.readlink(fd) for fd in (Path("/proc") / str(pid) / "fd").iterdir()]
+            inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in (Path("/proc/net") / table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.append(address_of(fields[1].partition(":")[0]))
+    return found
+
+
+def address_of(text):
+    """The address that /proc/net writes as 32-bit words in the host's byte order."""
+    words = [text[i : i + 8] for i in range(0, len(text), 8)]
+    data = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
+    address = ipaddress.ip_address(data)
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 class Fleet:
@@ -85,6 +111,10 @@ def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkey
             assert sorted(tracker.states) == ["board", "plain-1", "plain-2"]
             assert {state.hosted_by for state in tracker.states.values()} == {"ray"}
             await tracker.device_is_good("board")
+
+            addresses = listening(processes.descendants_of(process.pid))
+            assert addresses
+            assert [a for a in addresses if not a.is_loopback] == []
 
             before = tracker.states["board"].instance_id
             (worker,) = named("farm_agents.worker")
