@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import math
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 FIRST_ELEMENTS = 8
 MAX_RANDOM = 1000
 MAX_REPEAT = 10_000
@@ -35,31 +38,37 @@ NOTES = {
 }
 
 
-def _check_number(context: click.Context, param: click.Parameter, value: float) -> float:
+def check_number(context: click.Context, param: click.Parameter, value: float) -> float:
     """Refuse NaN, which is in every range."""
     if math.isnan(value):
         raise click.BadParameter("nan is no time")
     return value
 
 
+def input_options(command: _Command) -> _Command:
+    """Add ``--input`` and ``--random``, which arrive as the arguments ``inputs`` and ``seed``."""
+    inputs = click.option(
+        "--input",
+        "inputs",
+        metavar="NAME=FILE.npy",
+        multiple=True,
+        help="The array of one input; may be repeated.",
+    )
+    seed = click.option(
+        "--random",
+        "seed",
+        metavar="SEED",
+        type=click.IntRange(min=0),
+        help="Fill the other inputs: floats in [-1, 1), integers up to 1000 either way.",
+    )
+    return inputs(seed(command))
+
+
 @click.command("run")
 @click.argument("file", metavar="FILE.farm", type=EXISTING_FILE)
 @click.argument("function")
 @click.option("--device", "selector", default="", help="Which devices will do; empty: any.")
-@click.option(
-    "--input",
-    "inputs",
-    metavar="NAME=FILE.npy",
-    multiple=True,
-    help="The array of one input; may be repeated.",
-)
-@click.option(
-    "--random",
-    "seed",
-    metavar="SEED",
-    type=click.IntRange(min=0),
-    help="Fill the other inputs: floats in [-1, 1), integers up to 1000 either way.",
-)
+@input_options
 @click.option(
     "--repeat",
     type=click.IntRange(0, MAX_REPEAT),
@@ -72,7 +81,7 @@ def _check_number(context: click.Context, param: click.Parameter, value: float) 
     "limit_s",
     metavar="SECONDS",
     type=click.FloatRange(0, MAX_LIMIT_S, min_open=True),
-    callback=_check_number,
+    callback=check_number,
     default=30.0,
     show_default=True,
     help="Time limit of the calls.",
@@ -82,7 +91,7 @@ def _check_number(context: click.Context, param: click.Parameter, value: float) 
     "wait_s",
     metavar="SECONDS",
     type=click.FloatRange(0, MAX_WAIT_S),
-    callback=_check_number,
+    callback=check_number,
     default=60.0,
     show_default=True,
     help="How long to wait for a device that is free.",
@@ -124,8 +133,8 @@ def command(
     from farm.artifact import Artifact
 
     artifact = Artifact.from_bytes(read_artifact(file))
-    signature = _signature(artifact, function)
-    arrays = _arrays(signature, inputs, seed)
+    signature = signature_of(artifact, function)
+    arrays = input_arrays(signature, inputs, seed)
     folder = writable_folder(save) if save is not None else None
     with output.steps("running") as steps, connect(tracker) as client:
         steps.say("waiting for a device")
@@ -139,12 +148,14 @@ def command(
             wait_s=wait_s,
             leased=lambda device: steps.say(f"running on {device.device_id}"),
         )
-    paths = _save(folder, signature, outcome.outputs) if folder is not None else {}
-    value = _json(function, signature, outcome, paths)
+    names = [spec.name for spec in signature.outputs]
+    paths = save_outputs(folder, names, outcome.outputs) if folder is not None else {}
+    value = _json(function, names, outcome, paths)
     output.result(value, _text(value))
 
 
-def _signature(artifact: Artifact, function: str) -> Signature:
+def signature_of(artifact: Artifact, function: str) -> Signature:
+    """Return a function's signature; raises NotFound if the artifact has no such function."""
     found = artifact.symbols.get(function)
     if found is None:
         known = ", ".join(artifact.symbols)
@@ -152,7 +163,14 @@ def _signature(artifact: Artifact, function: str) -> Signature:
     return found
 
 
-def _arrays(signature: Signature, inputs: tuple[str, ...], seed: int | None) -> list[Array]:
+def input_arrays(signature: Signature, inputs: Sequence[str], seed: int | None) -> list[Array]:
+    """Return one array for each input, from ``NAME=FILE.npy`` or at random.
+
+    Raises
+    ------
+    InvalidInput
+        One is missing, given twice or unknown, or its file does not fit.
+    """
     specs = {spec.name: spec for spec in signature.inputs}
     files: dict[str, Path] = {}
     for text in inputs:
@@ -186,43 +204,55 @@ def random_array(spec: ParamSpec, seed: int) -> Array:
     return source.integers(low, high, spec.shape, dtype, endpoint=True)
 
 
-def _save(folder: Path, signature: Signature, outputs: tuple[Array, ...]) -> dict[str, str]:
+def save_outputs(folder: Path, names: Sequence[str], outputs: Sequence[Array]) -> dict[str, str]:
+    """Write each output to ``FOLDER/NAME.npy``; returns the paths by name."""
     import numpy as np
 
     from farm.core.files import write_atomic
 
     paths = {}
-    for spec, array in zip(signature.outputs, outputs, strict=True):
+    for name, array in zip(names, outputs, strict=True):
         buffer = io.BytesIO()
         np.save(buffer, array, allow_pickle=False)
-        path = folder / f"{spec.name}.npy"
+        path = folder / f"{name}.npy"
         write_atomic(path, buffer.getvalue())
-        paths[spec.name] = str(path)
+        paths[name] = str(path)
     return paths
 
 
 def _json(
-    function: str, signature: Signature, outcome: RunOutcome, paths: dict[str, str]
+    function: str, names: Sequence[str], outcome: RunOutcome, paths: dict[str, str]
 ) -> dict[str, Any]:
     from farm.cli.devices import device_json
 
-    samples_ns = outcome.samples_ns
     return {
         "function": function,
         "target": outcome.target,
         "device": device_json(outcome.device),
-        "outputs": [
-            {"name": spec.name, **summary(array), "path": paths.get(spec.name)}
-            for spec, array in zip(signature.outputs, outcome.outputs, strict=True)
-        ],
-        "timing": {
-            "timing_class": outcome.device.timing_class,
-            "median_s": statistics.median(samples_ns) / 1e9,
-            "min_s": min(samples_ns) / 1e9,
-            "samples_ns": list(samples_ns),
-        }
-        if samples_ns
-        else None,
+        "outputs": outputs_json(names, outcome.outputs, paths),
+        "timing": timing_json(outcome.samples_ns, outcome.device.timing_class),
+    }
+
+
+def outputs_json(
+    names: Sequence[str], outputs: Sequence[Array], paths: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return what outputs hold, for JSON; `paths` says where some were saved."""
+    return [
+        {"name": name, **summary(array), "path": paths.get(name)}
+        for name, array in zip(names, outputs, strict=True)
+    ]
+
+
+def timing_json(samples_ns: Sequence[int], timing_class: str) -> dict[str, Any] | None:
+    """Return times for JSON, None if there are none."""
+    if not samples_ns:
+        return None
+    return {
+        "timing_class": timing_class,
+        "median_s": statistics.median(samples_ns) / 1e9,
+        "min_s": min(samples_ns) / 1e9,
+        "samples_ns": list(samples_ns),
     }
 
 
@@ -244,8 +274,14 @@ def _number(value: float) -> float | str:
 
 def _text(value: dict[str, Any]) -> str:
     device = value["device"]
-    lines = [f"{value['function']} on {device['device_id']}, built for {value['target']}"]
-    for out in value["outputs"]:
+    head = f"{value['function']} on {device['device_id']}, built for {value['target']}"
+    return "\n".join([head, *outputs_lines(value["outputs"], value["timing"])])
+
+
+def outputs_lines(outputs: Sequence[dict[str, Any]], timing: dict[str, Any] | None) -> list[str]:
+    """Return for people what `outputs_json` and `timing_json` say."""
+    lines = []
+    for out in outputs:
         more = ", ..." if math.prod(out["shape"]) > FIRST_ELEMENTS else ""
         first = ", ".join(_short(number) for number in out["first"])
         facts = ", ".join(f"{key} {_short(out[key])}" for key in ("min", "max", "mean"))
@@ -253,14 +289,13 @@ def _text(value: dict[str, Any]) -> str:
         lines.append(f"    [{first}{more}]")
         if out["path"]:
             lines.append(f"    saved to {out['path']}")
-    timing = value["timing"]
     if timing:
         count = len(timing["samples_ns"])
         lines.append(
             f"  time: median {seconds(timing['median_s'])}, min {seconds(timing['min_s'])}, {count} calls "
             f"({NOTES.get(timing['timing_class'], timing['timing_class'])})"
         )
-    return "\n".join(lines)
+    return lines
 
 
 def _short(number: float | str) -> str:
