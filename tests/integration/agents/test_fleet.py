@@ -52,7 +52,7 @@ def listening(pids):
     inodes = set()
     for pid in pids:
         with contextlib.suppress(OSError):
-            links = [os.readlink(fd) for fd in (Path("/proc") / str(pid) / "fd").iterdir()]
+            links = [str(fd.readlink()) for fd in (Path("/proc") / str(pid) / "fd").iterdir()]
             inodes |= {link[8:-1] for link in links if link.startswith("socket:[")}
     found = []
     for table in ("tcp", "tcp6"):
