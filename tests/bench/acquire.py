@@ -1,0 +1,87 @@
+"""How fast a client gets a device: until it holds a handle to it, and sessions a second.
+
+Figures: ``acquire`` (ms), ``sessions`` (1/s). Peer: TVM's tracker, its request until the first function handle.
+"""
+
+from __future__ import annotations
+
+import time
+
+from support import tvm_peer
+from support.figures import emit, median_s
+
+import farm
+from farm.testing import EmbeddedFarm
+from farm.testing.agents import AgentPlan
+
+SAMPLES = 40
+CYCLES = 40
+
+
+def ours(client: farm.Client) -> tuple[float, list[float], float]:
+    """Return the median time to a handle, all times, and sessions a second."""
+    times = []
+    for _ in range(SAMPLES):
+        began = time.perf_counter()
+        session = client.acquire("kind=cpu")
+        times.append(time.perf_counter() - began)
+        session.close()
+        time.sleep(0.05)  # the device is cleaned meanwhile, as between two users
+    times.sort()
+    began = time.perf_counter()
+    for _ in range(CYCLES):
+        client.acquire("kind=cpu").close()
+    return times[len(times) // 2], times, CYCLES / (time.perf_counter() - began)
+
+
+def theirs(connection) -> tuple[float | None, float | None]:
+    """Return the same of the peer."""
+    if connection is None:
+        return None, None
+
+    def one():
+        session = connection.request("cpu", session_timeout=60)
+        session.get_function("testing.echo")
+        time.sleep(0.05)
+        return session
+
+    median, _ = median_s(one, 20)
+    began = time.perf_counter()
+    for _ in range(30):
+        connection.request("cpu", session_timeout=60)
+    return median - 0.05, 30 / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Measure both in one run."""
+    plan = AgentPlan("bench", ("llvm/x86_64",), ("cpu",))
+    with EmbeddedFarm("processes", plans=(plan,)) as running, tvm_peer.tracker() as connection:
+        with farm.connect(running.address) as client:
+            median, times, rate = ours(client)
+        peer_median, peer_rate = theirs(connection)
+    peer = tvm_peer.NAME if connection is not None else None
+    emit(
+        "acquire",
+        median * 1e3,
+        "ms",
+        goal="<= 5",
+        samples=SAMPLES,
+        lower_is_better=True,
+        peer=peer,
+        peer_value=None if peer_median is None else peer_median * 1e3,
+        spread=times,
+    )
+    emit(
+        "sessions",
+        rate,
+        "1/s",
+        goal=">= 100",
+        samples=CYCLES,
+        lower_is_better=False,
+        peer=peer,
+        peer_value=peer_rate,
+    )
+
+
+if __name__ == "__main__":
+    main()
