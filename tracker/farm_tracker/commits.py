@@ -69,7 +69,11 @@ class Commits:
         self.check_open()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if stored is None and self._drain is None:
-            self._perform(_Entry(None, step.commands, done))
+            try:
+                self._perform(_Entry(None, step.commands, done))
+            except Exception as error:
+                self._fail_aloud(error)
+                raise
             return done
         self._pending.append(_Entry(stored, step.commands, done))
         if self._drain is None:
@@ -132,8 +136,11 @@ class Commits:
             self._drain = None
         error = None if drain.cancelled() else drain.exception()
         if error is not None:
-            log.critical("defect while steps were carried out", exc_info=error)
-            self.fail(error)
+            self._fail_aloud(error)
+
+    def _fail_aloud(self, error: BaseException) -> None:
+        log.critical("defect while steps were carried out", exc_info=error)
+        self.fail(error)
 
 
 def _refuse(entry: _Entry, failure: InfrastructureError) -> None:

@@ -103,6 +103,22 @@ def test_commits_after_a_defect_refuse_every_step_that_was_under_way(broken):
     asyncio.run(body())
 
 
+def test_commits_after_a_defect_in_a_step_that_stores_nothing_take_no_more():
+    async def body():
+        def carry_out(command):
+            raise RuntimeError("no such command")
+
+        commits = Commits(lambda it: None, carry_out)
+        with pytest.raises(RuntimeError):
+            commits.add(None, warn("1"))
+        assert isinstance(commits.failed.result(), InfrastructureError)
+        with pytest.raises(InfrastructureError, match="no such command"):
+            commits.add(None, warn("2"))
+        await commits.close()
+
+    asyncio.run(body())
+
+
 def test_commits_that_fail_while_they_write_carry_nothing_more_out():
     async def body():
         log, go = [], threading.Event()
