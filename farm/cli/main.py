@@ -28,7 +28,23 @@ COMMANDS = {
     "build": "farm.cli.build",
     "inspect": "farm.cli.inspect",
     "run": "farm.cli.run",
+    "submit": "farm.cli.submit",
+    "wait": "farm.cli.wait",
+    "logs": "farm.cli.logs",
+    "result": "farm.cli.result",
+    "get": "farm.cli.job:get",
+    "cancel": "farm.cli.job:cancel",
+    "why": "farm.cli.job:why",
     "devices": "farm.cli.devices",
+    "queue": "farm.cli.queue:queue",
+    "jobs": "farm.cli.queue:jobs",
+    "who": "farm.cli.who:who",
+    "events": "farm.cli.who:events",
+    "acquire": "farm.cli.lease:acquire",
+    "extend": "farm.cli.lease:extend",
+    "release": "farm.cli.lease:release",
+    "drain": "farm.cli.drain:drain",
+    "resume": "farm.cli.drain:resume",
     "agent": "farm.cli.agent",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"
@@ -66,7 +82,8 @@ class Commands(click.Group):
         """Return a command, None if there is none of this name."""
         if name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[name]).command
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(importlib.import_module(module), attribute or "command")
         assert isinstance(command, click.Command)
         return command
 

@@ -28,7 +28,7 @@ class Calls:
     _channel: grpc.Channel
     _store: Store
 
-    def _patience(self, timeout_s: float | None = None) -> Patience:
+    def _patience(self, timeout_s: float | None = None, what: str = "call") -> Patience:
         clock = SystemClock()
         deadline = None if timeout_s is None else clock.now() + timeout_s
-        return Patience(self.address, deadline, self.away_s, clock)
+        return Patience(self.address, deadline, what, self.away_s, clock)

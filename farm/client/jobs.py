@@ -20,6 +20,7 @@ from farm.api.v1 import job_pb2_grpc
 from farm.artifact import Artifact
 from farm.client.calls import Calls
 from farm.client.job import JobInfo, JobResult, LogChunk, Why
+from farm.client.patience import Patience
 from farm.core.ids import random_id
 from farm.errors import InfrastructureError, NotFound
 from farm.rpc import digest_from_proto, digest_to_proto
@@ -185,7 +186,7 @@ class Job:
             The tracker was away for two minutes; the job goes on.
         """
         request = pb.WaitRequest(job_id=self.job_id)
-        patience, stub = self._calls._patience(timeout_s), self._calls._job_stub
+        patience, stub = self._patience(timeout_s), self._calls._job_stub
         while True:
             for message in patience.stream(lambda limit: stub.Wait(request, timeout=limit)):
                 info = JobInfo.from_proto(message)
@@ -193,7 +194,9 @@ class Job:
                     progress(info)
                 if info.ended:
                     return info
-            patience.bear(InfrastructureError("wait: the tracker ended it early; wait again"))
+            patience.bear(
+                InfrastructureError(f"job {self.job_id}: the tracker stopped telling; wait again")
+            )
 
     def result(self, timeout_s: float | None = None) -> JobResult:
         """Wait until the job has ended, and fetch its result.
@@ -207,9 +210,7 @@ class Job:
         if failure is not None:
             raise failure
         job = self._get()
-        outputs = self._calls._patience().call(
-            lambda _: self._calls._store.arrays(job.result.outputs)
-        )
+        outputs = self._patience().call(lambda _: self._calls._store.arrays(job.result.outputs))
         return JobResult(
             outputs, tuple(job.result.samples_ns), job.result.target, JobInfo.from_proto(job)
         )
@@ -231,7 +232,7 @@ class Job:
         StillRunning
             The job did not end in time; it goes on.
         """
-        patience, stub = self._calls._patience(timeout_s), self._calls._job_stub
+        patience, stub = self._patience(timeout_s), self._calls._job_stub
         upcoming = first
         last = None if follow else self._get().log_chunks
         if last is not None and upcoming > last:
@@ -257,14 +258,14 @@ class Job:
         """End the job, and return it as it then is: perhaps running still; one that has ended stays as it is."""
         request = pb.CancelRequest(job_id=self.job_id, reason=reason)
         stub = self._calls._job_stub
-        answer = self._calls._patience().call(lambda limit: stub.Cancel(request, timeout=limit))
+        answer = self._patience().call(lambda limit: stub.Cancel(request, timeout=limit))
         return JobInfo.from_proto(answer)
 
     def why(self) -> Why:
         """Return what it is waiting for, its place in the queue, and until about when."""
         request = pb.WhyRequest(job_id=self.job_id)
         stub = self._calls._job_stub
-        answer = self._calls._patience().call(lambda limit: stub.Why(request, timeout=limit))
+        answer = self._patience().call(lambda limit: stub.Why(request, timeout=limit))
         return Why.from_proto(answer)
 
     def artifact(self) -> Artifact:
@@ -273,11 +274,12 @@ class Job:
         if not run.HasField("artifact"):
             raise NotFound(f"job {self.job_id}: it has no artifact; look at its attempts")
         digest = digest_from_proto(run.artifact)
-        return Artifact.from_bytes(
-            self._calls._patience().call(lambda _: self._calls._store.get(digest))
-        )
+        return Artifact.from_bytes(self._patience().call(lambda _: self._calls._store.get(digest)))
 
     def _get(self) -> pb.Job:
         request = pb.GetJobRequest(job_id=self.job_id)
         stub = self._calls._job_stub
-        return self._calls._patience().call(lambda limit: stub.GetJob(request, timeout=limit))
+        return self._patience().call(lambda limit: stub.GetJob(request, timeout=limit))
+
+    def _patience(self, timeout_s: float | None = None) -> Patience:
+        return self._calls._patience(timeout_s, f"job {self.job_id}")

@@ -179,7 +179,7 @@ class OperatorCalls(Calls):
         StillRunning
             `timeout_s` is over.
         """
-        patience, stub = self._patience(timeout_s), self._admin_stub
+        patience, stub = self._patience(timeout_s, "events"), self._admin_stub
 
         def opened(limit: float) -> Stream[admin_pb2.FarmEvent]:
             request = admin_pb2.EventsRequest(after=after, follow=follow)

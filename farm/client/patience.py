@@ -55,12 +55,15 @@ class Patience:
         Of the tracker, for messages.
     deadline
         When the caller stops waiting, on the clock's `now`; None: never.
+    what
+        What is waited for, for messages.
     away_s
         How long the tracker may be away without a break.
     """
 
     address: str
     deadline: float | None = None
+    what: str = "call"
     away_s: float = AWAY_S
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
@@ -79,7 +82,7 @@ class Patience:
             return most_s
         left = self.deadline - self.clock.now()
         if left <= 0:
-            raise StillRunning("wait: the time is over before the work has ended; wait again")
+            raise StillRunning(f"{self.what}: not ended in time; wait again")
         return min(most_s, left)
 
     def answered(self) -> None:

@@ -59,7 +59,7 @@ def clock():
 
 
 def patient(clock, deadline=None, away_s=60.0):
-    return Patience("here:1", deadline, away_s, clock, clock.sleep)
+    return Patience("here:1", deadline, "job j", away_s, clock, clock.sleep)
 
 
 def failing(times, error, answer="answer"):
@@ -88,7 +88,7 @@ def test_call_gives_up_after_the_time_away(clock):
 
 
 def test_call_ends_with_the_caller_s_deadline(clock):
-    with pytest.raises(StillRunning):
+    with pytest.raises(StillRunning, match="job j: not ended in time; wait again"):
         patient(clock, deadline=105.0).call(failing(1000, AWAY))
     assert clock.at == pytest.approx(105.0)
 
