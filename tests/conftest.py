@@ -66,6 +66,14 @@ def pytest_sessionstart() -> None:
     os.environ[MARK] = ""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_credentials(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what trackers leave for this user's commands out of the user's own folder."""
+    os.environ["FARM_CREDENTIALS"] = str(tmp_path_factory.mktemp("credentials"))
+    for name in ("FARM_TOKEN", "FARM_CA"):
+        os.environ.pop(name, None)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session, with one line for each, if processes are left behind."""

@@ -22,12 +22,13 @@ import grpc
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, blob_pb2_grpc
 from farm.core.clock import Clock, SystemClock
 from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
-from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError
-from farm.rpc import aio_channel, error_from_rpc
+from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError, NotAllowed
+from farm.rpc import error_from_rpc
 from farm_agents.backoff import Backoff
 from farm_agents.builder import Builder
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
+from farm_agents.credential import Credential
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
 from farm_agents.session import Identity, Session
@@ -104,7 +105,8 @@ class Agent:
             device.device_id: LocalDevice(spec, device, new_id) for device in spec.devices
         }
         self._state = initial_state(self._devices, spec.slots)
-        channel = self._channel = aio_channel(spec.tracker)
+        self._credential = Credential(spec.tracker, spec.agent_id, spec.work_dir)
+        channel = self._channel = self._credential.channel()
         self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
         blobs: blob_pb2_grpc.BlobServiceAsyncStub = blob_pb2_grpc.BlobServiceStub(channel)
         self._cache = BlobCache(spec.work_dir / "cache", blobs)
@@ -286,6 +288,10 @@ class Agent:
             except Fenced as error:
                 self._end(error)
                 return
+            except NotAllowed as error:
+                _LOG.info("tracker %s: %s", self._spec.tracker, error.message)
+                if await self._credential.enrol():
+                    continue
             except FarmError as error:
                 _LOG.info("tracker %s: %s", self._spec.tracker, error.message)
             await asyncio.sleep(backoff.next_s())

@@ -156,7 +156,7 @@ class Client(JobCalls, OperatorCalls):
         )
         with rpc_errors(self.address):
             granted = self._leases.Acquire(request, timeout=wait_s + CONNECT_TIMEOUT_S).lease
-        lease = Lease(granted.lease_id, granted.epoch, ttl_s)
+        lease = Lease(granted.lease_id, granted.epoch, ttl_s, granted.lease_token)
         session = Session(self._channel, self._store, lease, DeviceInfo.from_proto(granted.device))
         try:
             session.attach()

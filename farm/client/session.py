@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ class Lease:
     lease_id: str
     epoch: int
     ttl_s: float
+    lease_token: str = field(default="", repr=False)
 
 
 class Session:
@@ -61,7 +62,11 @@ class Session:
 
     def attach(self) -> None:
         """Say which lease this is, and wait until the device is ready."""
-        attach = session_pb2.AttachRequest(lease_id=self._lease.lease_id, epoch=self._lease.epoch)
+        attach = session_pb2.AttachRequest(
+            lease_id=self._lease.lease_id,
+            epoch=self._lease.epoch,
+            lease_token=self._lease.lease_token,
+        )
         self._ask(session_pb2.SessionRequest(attach=attach))
 
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
@@ -136,7 +141,11 @@ class Session:
         self._closing.set()
         self._requests.put(None)
         self._renewer.join()
-        release = lease_pb2.ReleaseRequest(lease_id=self._lease.lease_id, epoch=self._lease.epoch)
+        release = lease_pb2.ReleaseRequest(
+            lease_id=self._lease.lease_id,
+            epoch=self._lease.epoch,
+            lease_token=self._lease.lease_token,
+        )
         try:
             with rpc_errors():
                 self._leases.Release(release, timeout=CONTROL_TIMEOUT_S)
@@ -178,7 +187,10 @@ class Session:
     def _renew(self) -> None:
         lease = self._lease
         request = lease_pb2.RenewRequest(
-            lease_id=lease.lease_id, epoch=lease.epoch, ttl_s=lease.ttl_s
+            lease_id=lease.lease_id,
+            epoch=lease.epoch,
+            ttl_s=lease.ttl_s,
+            lease_token=lease.lease_token,
         )
         while not self._closing.wait(lease.ttl_s / 3):
             try:

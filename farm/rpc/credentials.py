@@ -183,13 +183,12 @@ def path_of(address: str) -> Path | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether only this machine can be meant by ``host:port``."""
+    """Tell whether only this machine can reach ``host:port``."""
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(host)
-        return found.is_loopback or found.is_unspecified
+        return ipaddress.ip_address(host).is_loopback
     return False
 
 
@@ -201,7 +200,8 @@ def check_may_send(address: str, ca: bytes) -> None:
     NotAllowed
         It would cross a network in plain text, and FARM_INSECURE=1 does not ask for that.
     """
-    if ca or is_loopback(address) or os.environ.get(INSECURE_VARIABLE, "") == "1":
+    here = is_loopback(address) or address.rpartition(":")[0] in _HERE
+    if ca or here or os.environ.get(INSECURE_VARIABLE, "") == "1":
         return
     raise NotAllowed(
         f"tracker {address}: its certificate is not known here, so nothing is sent to it; use "

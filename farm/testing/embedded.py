@@ -24,6 +24,7 @@ from typing import Any, Literal
 from farm.client import AgentInfo, Client, DeviceInfo
 from farm.core.clock import Clock, SystemClock
 from farm.errors import FarmError, InvalidInput
+from farm.rpc.credentials import is_loopback
 from farm.testing.agents import DEFAULT_AGENTS, AgentPlan
 from farm.testing.child import Child
 from farm.testing.ports import claim
@@ -212,6 +213,8 @@ class EmbeddedFarm:
         logs = folder / "logs"
         self._tell(f"starting the tracker at {self._address}")
         arguments = ["--data-dir", str(folder / "tracker"), "--listen", self._address]
+        if is_loopback(self._address):
+            arguments.append("--plaintext")
         self._children.append(Child("tracker", "farm_tracker", arguments, logs))
         if self._agents == "ray":
             self._tell("starting Ray and the agents that it manages")

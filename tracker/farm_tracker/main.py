@@ -15,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError
+from farm.rpc.credentials import fingerprint_of
 from farm_tracker.server import serve
 
 if TYPE_CHECKING:
@@ -34,25 +35,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", required=True, help="folder of its store; made if absent")
     parser.add_argument("--listen", default=DEFAULT_LISTEN, help="host:port (default %(default)s)")
     parser.add_argument(
+        "--plaintext", action="store_true", help="without TLS, for this machine alone"
+    )
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="without TLS even if other machines can connect: tokens can be stolen",
+    )
+    parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
     )
     chosen = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=chosen.log_level, format=LOG_FORMAT)
     try:
-        return asyncio.run(_run(chosen.data_dir, chosen.listen))
+        plain = chosen.plaintext or chosen.insecure
+        return asyncio.run(
+            _run(chosen.data_dir, chosen.listen, tls=not plain, insecure=chosen.insecure)
+        )
     except FarmError as error:
         print(f"farm_tracker: {error.message}", file=sys.stderr)
         return error.exit_code
 
 
-async def _run(data_dir: str, listen: str) -> int:
+async def _run(data_dir: str, listen: str, *, tls: bool, insecure: bool) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = await serve(data_dir, listen)
+    server = await serve(data_dir, listen, tls=tls, insecure=insecure)
     print(server.address, flush=True)
     log.info("serving address=%s data_dir=%s", server.address, data_dir)
+    if server.certificate:
+        pin = fingerprint_of(server.certificate)
+        port = server.address.rpartition(":")[2]
+        log.info("others connect with: farm connect 'farm://TOKEN@HOST:%s?sha256=%s'", port, pin)
     stopped = asyncio.ensure_future(stopping.wait())
     ends: set[asyncio.Future[Any]] = {stopped, server.failed}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,8 @@
 
 Owns: putting the parts together, the lock of the data folder, starting and stopping. Does not own: the parts.
 
-Invariant: one tracker a data folder; it listens on this machine only, since there is no TLS yet.
+Invariant: one tracker a data folder; no call reaches a service but through the guard; other machines are spoken to
+with TLS, unless plain text was asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import fcntl
 import ipaddress
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -22,6 +24,7 @@ from farm.api.v1 import (
     blob_pb2_grpc,
     build_pb2_grpc,
     device_pb2_grpc,
+    identity_pb2_grpc,
     lease_pb2_grpc,
     run_pb2_grpc,
     session_pb2_grpc,
@@ -32,10 +35,13 @@ from farm.errors import InfrastructureError, InvalidInput, NotAllowed
 from farm.rpc import server_options
 from farm_tracker.builds import Builds
 from farm_tracker.cas import BlobStore
+from farm_tracker.identity.identity import Identity
+from farm_tracker.identity.tls import certificate_in
 from farm_tracker.service.agent import AgentService
 from farm_tracker.service.blob import BlobService
 from farm_tracker.service.build import BuildService
 from farm_tracker.service.device import DeviceService
+from farm_tracker.service.identity import IdentityService
 from farm_tracker.service.lease import LeaseService
 from farm_tracker.service.run import RunService
 from farm_tracker.service.session import SessionService
@@ -46,6 +52,9 @@ from farm_tracker.tracker import Tracker
 if TYPE_CHECKING:
     from farm.core.clock import Clock
     from farm.core.ids import IdSource
+    from farm_tracker.identity.tls import Certificate
+
+log = logging.getLogger(__name__)
 
 GRACE_S = 1.0
 
@@ -57,15 +66,20 @@ class TrackerServer:
     address: str
     tracker: Tracker
     blobs: BlobStore
+    identity: Identity
+    certificate: bytes
+    """By which clients know it (PEM); empty: plain text."""
     _server: grpc.aio.Server
     _store: Store
     _lock: IO[str]
 
     async def stop(self) -> None:
         """Stop serving; what was acknowledged is on disk. Calls under way end with an error."""
+        self.identity.withdraw(self.address)
         self.tracker.end_streams()
         await self._server.stop(GRACE_S)
         await self.tracker.stop()
+        await self.identity.close()
         self._store.close()
         self._lock.close()
 
@@ -82,6 +96,8 @@ async def serve(
     limits: Limits | None = None,
     clock: Clock | None = None,
     ids: IdSource = random_id,
+    tls: bool = True,
+    insecure: bool = False,
 ) -> TrackerServer:
     """Start a tracker and return once it serves.
 
@@ -90,18 +106,23 @@ async def serve(
     data_dir
         Where its store and blobs are; made if absent.
     address
-        ``host:port``; port 0 takes a free one. The host must be a loopback address.
+        ``host:port``; port 0 takes a free one. This user's own clients on this machine find their credentials by it.
+    tls
+        False: plain text, which only programs on this machine may use.
+    insecure
+        Plain text with other machines too: whoever can listen on the network can take the tokens.
 
     Raises
     ------
     NotAllowed
-        The address is not of this machine alone.
+        Plain text on an address that other machines can reach.
     InvalidInput
         The address is malformed.
     InfrastructureError
-        Another tracker uses the folder, the port is taken, or the store is unreadable.
+        Another tracker uses the folder, the port is taken, the store is unreadable, or no certificate can be made.
     """
-    host = check_loopback(address)
+    host = check_listen(address, tls=tls, insecure=insecure)
+    clock = clock or SystemClock()
     folder = Path(data_dir)
     folder.mkdir(parents=True, exist_ok=True)
     async with contextlib.AsyncExitStack() as undo:
@@ -109,25 +130,31 @@ async def serve(
         store = await asyncio.to_thread(Store, folder / "tracker.db")
         undo.callback(store.close)
         blobs = await asyncio.to_thread(BlobStore, folder / "cas")
-        tracker = Tracker(store, limits or Limits(), clock or SystemClock(), ids)
+        certificate = certificate_in(folder, clock.wall()) if tls else None
+        ca = certificate.certificate if certificate else b""
+        identity = await Identity.open(folder, clock, ca=ca)
+        undo.push_async_callback(identity.close)
+        tracker = Tracker(store, limits or Limits(), clock, ids)
         undo.push_async_callback(tracker.stop)
         await tracker.start()
-        server = _server(tracker, blobs)
-        port = _bind(server, address)
+        server = _server(tracker, blobs, identity)
+        port = _bind(server, address, certificate)
+        identity.publish(f"{host}:{port}")
+        undo.callback(identity.withdraw, f"{host}:{port}")
         await server.start()
         undo.pop_all()
-    return TrackerServer(f"{host}:{port}", tracker, blobs, server, store, lock)
+    return TrackerServer(f"{host}:{port}", tracker, blobs, identity, ca, server, store, lock)
 
 
-def check_loopback(address: str) -> str:
-    """Return the host of a loopback address.
+def check_listen(address: str, *, tls: bool, insecure: bool) -> str:
+    """Return the host of an address to listen at.
 
     Raises
     ------
     InvalidInput
         It is not host:port.
     NotAllowed
-        Other machines could reach it, and there is no TLS yet.
+        Other machines could reach it in plain text, and nobody asked for that.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
@@ -138,30 +165,42 @@ def check_loopback(address: str) -> str:
         raise InvalidInput(
             f"listen address: host is no IP address ({host[:80]!r}); use 127.0.0.1:PORT"
         ) from None
-    if not loopback:
-        raise NotAllowed(
-            f"listen address: {host} can be reached by other machines, but connections are not "
-            "encrypted yet; use 127.0.0.1"
-        )
+    if not tls:
+        if not loopback and not insecure:
+            raise NotAllowed(
+                f"listen address: {host} can be reached by other machines, and plain text would show them "
+                "every token; leave --plaintext out, use 127.0.0.1, or ask for it with --insecure"
+            )
+        whom = "this machine only" if loopback else "OTHER MACHINES TOO: TOKENS CAN BE STOLEN"
+        log.warning("connections are in plain text, with %s (%s)", whom, address)
     return host
 
 
-def _server(tracker: Tracker, blobs: BlobStore) -> grpc.aio.Server:
-    server = grpc.aio.server(options=server_options())
+def _server(tracker: Tracker, blobs: BlobStore, identity: Identity) -> grpc.aio.Server:
+    server = grpc.aio.server(interceptors=[identity.guard], options=server_options())
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(blobs), server)
     builds = Builds(tracker, blobs)
     build_pb2_grpc.add_BuildServiceServicer_to_server(BuildService(builds), server)
     device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceService(tracker.state), server)
-    lease_pb2_grpc.add_LeaseServiceServicer_to_server(LeaseService(tracker), server)
+    lease_pb2_grpc.add_LeaseServiceServicer_to_server(
+        LeaseService(tracker, identity.leases), server
+    )
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityService(identity), server)
     run_pb2_grpc.add_RunServiceServicer_to_server(RunService(tracker, blobs), server)
-    session_pb2_grpc.add_SessionServiceServicer_to_server(SessionService(tracker.sessions), server)
+    session_pb2_grpc.add_SessionServiceServicer_to_server(
+        SessionService(tracker.sessions, identity.leases), server
+    )
     return server
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
+def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None) -> int:
     try:
-        port = server.add_insecure_port(address)
+        if certificate is None:
+            port = server.add_insecure_port(address)
+        else:
+            pair = (certificate.key, certificate.certificate)
+            port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError as error:
         raise InfrastructureError(
             f"listen address: cannot bind {address} ({error}); choose another port"

@@ -47,7 +47,9 @@ class Attached:
         self.call = farm.client.sessions.Attach()
         self.seq = seq - 1
         self.attach = session_pb2.AttachRequest(
-            lease_id=lease.lease_id, epoch=lease.epoch if epoch is None else epoch
+            lease_id=lease.lease_id,
+            epoch=lease.epoch if epoch is None else epoch,
+            lease_token=lease.lease_token,
         )
 
     async def open(self):

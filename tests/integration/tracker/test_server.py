@@ -98,7 +98,7 @@ def test_restart_expires_a_lease_whose_time_ran_out_meanwhile(start_farm, run_as
     run_async(body)
 
 
-def test_serve_on_an_address_of_other_machines_is_refused(tmp_path, run_async):
+def test_serve_in_plain_text_on_an_address_of_other_machines_is_refused(tmp_path, run_async):
     async def body() -> None:
         for address, error in (
             ("0.0.0.0:0", NotAllowed),
@@ -109,7 +109,7 @@ def test_serve_on_an_address_of_other_machines_is_refused(tmp_path, run_async):
             ("127.0.0.1:99999", InvalidInput),
         ):
             with pytest.raises(error):
-                await serve(tmp_path / "data", address)
+                await serve(tmp_path / "data", address, tls=False)
         assert not (tmp_path / "data").exists()
 
     run_async(body)
@@ -226,11 +226,11 @@ def test_process_prints_its_address_serves_and_ends_cleanly(tmp_path, number):
     assert "Traceback" not in err
 
 
-def test_process_on_an_open_address_ends_with_not_allowed(tmp_path):
-    with start_process(tmp_path / "data", "--listen", "0.0.0.0:0") as process:
+def test_process_in_plain_text_on_an_open_address_ends_with_not_allowed(tmp_path):
+    with start_process(tmp_path / "data", "--listen", "0.0.0.0:0", "--plaintext") as process:
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (8, "")
-    assert "not encrypted yet" in err
+    assert "plain text would show them every token" in err
 
 
 def test_stop_ends_everything_that_waits_with_an_error(start_farm, run_async, targets):
@@ -247,7 +247,9 @@ def test_stop_ends_everything_that_waits_with_an_error(start_farm, run_async, ta
             items = await farm.client.items((targets["x86"], "add"))
             lease = await farm.client.acquire()
             stream = farm.client.sessions.Attach()
-            attach = session_pb2.AttachRequest(lease_id=lease.lease_id, epoch=lease.epoch)
+            attach = session_pb2.AttachRequest(
+                lease_id=lease.lease_id, epoch=lease.epoch, lease_token=lease.lease_token
+            )
             await stream.write(session_pb2.SessionRequest(seq=1, attach=attach))
             await stream.read()
             waits = [

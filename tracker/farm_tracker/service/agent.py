@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.ids import AgentId, LeaseId
 from farm.errors import Fenced, InvalidInput
+from farm_tracker.identity.caller import check_speaks_for
 from farm_tracker.service.convert import desired_to_proto, report_from_proto
 from farm_tracker.service.streams import errors_to_status, read, run_until, write
 
@@ -43,6 +44,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             first = await read(context)
             if first is None:
                 raise InvalidInput("agent: an empty stream; send your state first")
+            check_speaks_for(first.agent_id)
             link = self._tracker.connect(report_from_proto(first, self._blobs, connected=True))
             try:
                 await run_until(
@@ -69,6 +71,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 end.leave()
 
     def _session(self, opened: agent_pb2.ServeOpen) -> Session:
+        check_speaks_for(opened.agent_id)
         agent = self._tracker.state.agents.get(AgentId(opened.agent_id))
         if agent is None or agent.instance_id != opened.instance_id:
             raise Fenced(

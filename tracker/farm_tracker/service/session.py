@@ -17,6 +17,7 @@ from farm_tracker.service.streams import errors_to_status, read, run_until, writ
 if TYPE_CHECKING:
     import grpc
 
+    from farm_tracker.identity.leases import LeaseTokens
     from farm_tracker.sessions import ClientEnd, Sessions
 
     Context = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionReply]
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 class SessionService(session_pb2_grpc.SessionServiceServicer):
     """Clients of one tracker's sessions."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, tokens: LeaseTokens) -> None:
         self._sessions = sessions
+        self._tokens = tokens
 
     async def Attach(  # type: ignore[override]
         self,
@@ -38,7 +40,9 @@ class SessionService(session_pb2_grpc.SessionServiceServicer):
             first = await read(context)
             if first is None or first.WhichOneof("request") != "attach" or first.seq != 1:
                 raise InvalidInput("session: the first request must be number 1 and carry `attach`")
-            session = self._sessions.find(LeaseId(first.attach.lease_id), first.attach.epoch)
+            asked = first.attach
+            session = self._sessions.find(LeaseId(asked.lease_id), asked.epoch)
+            self._tokens.check(asked.lease_id, asked.epoch, asked.lease_token)
             client = session.attach(partial(write, context))
             try:
                 attached = session_pb2.AttachReply(device_id=session.lease.device_id or "")
