@@ -9,7 +9,7 @@ Invariant: events that are followed across broken connections come once each, in
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from farm.api.v1 import admin_pb2, admin_pb2_grpc, device_pb2, lease_pb2, lease_pb2_grpc
@@ -57,12 +57,19 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A device that was taken without a session; it is free again when the time is over, or by `release`."""
+    """A device that was taken without a session; it is free again when the time is over, or by `release`.
+
+    Attributes
+    ----------
+    lease_token
+        Secret of the lease: whoever extends or releases it shows it.
+    """
 
     lease_id: str
     epoch: int
     device: DeviceInfo
     remaining_s: float
+    lease_token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,32 +214,47 @@ class OperatorCalls(Calls):
         with rpc_errors(self.address):  # never repeated: a second try could take a second device
             lease = self._lease_stub.Acquire(request, timeout=wait_s + CALL_S).lease
         device = DeviceInfo.from_proto(lease.device)
-        return Hold(lease.lease_id, lease.epoch, device, lease.remaining_s)
+        return Hold(lease.lease_id, lease.epoch, device, lease.remaining_s, lease.lease_token)
 
-    def extend(self, lease_id: str, ttl_s: float = 60.0, epoch: int | None = None) -> float:
+    def extend(
+        self,
+        lease_id: str,
+        ttl_s: float = 60.0,
+        epoch: int | None = None,
+        lease_token: str = "",
+    ) -> float:
         """Let a lease last `ttl_s` from now; returns how long it lasts.
 
         Parameters
         ----------
         epoch
             None: what the tracker says is the lease's.
+        lease_token
+            As in `Hold`; operators need none.
 
         Raises
         ------
         Fenced
             The lease has ended.
+        NotAllowed
+            It is not the lease's token.
         NotFound
             No live lease has this id.
         """
         request = lease_pb2.RenewRequest(
-            lease_id=lease_id, epoch=self._epoch(lease_id, epoch), ttl_s=ttl_s
+            lease_id=lease_id,
+            epoch=self._epoch(lease_id, epoch),
+            ttl_s=ttl_s,
+            lease_token=lease_token,
         )
         answer = self._patience().call(lambda limit: self._lease_stub.Renew(request, timeout=limit))
         return answer.remaining_s
 
-    def release(self, lease_id: str, epoch: int | None = None) -> None:
+    def release(self, lease_id: str, epoch: int | None = None, lease_token: str = "") -> None:
         """Give a lease's device back; parameters and errors as for `extend`."""
-        request = lease_pb2.ReleaseRequest(lease_id=lease_id, epoch=self._epoch(lease_id, epoch))
+        request = lease_pb2.ReleaseRequest(
+            lease_id=lease_id, epoch=self._epoch(lease_id, epoch), lease_token=lease_token
+        )
         self._patience().call(lambda limit: self._lease_stub.Release(request, timeout=limit))
 
     def _epoch(self, lease_id: str, epoch: int | None) -> int:

@@ -34,7 +34,7 @@ from farm.api.v1 import (
 from farm.artifact import Artifact, BuiltModule, ParamSpec, Signature, assemble
 from farm.cli import main
 from farm.client import Client
-from farm.errors import FarmError, Fenced, InfrastructureError, NotFound
+from farm.errors import FarmError, Fenced, InfrastructureError, NotAllowed, NotFound
 from farm.rpc import digest_from_proto, server_options
 from farm.rpc.blobs import Assembly, read_responses
 from farm.rpc.status import error_metadata, status_code
@@ -321,6 +321,7 @@ class Leases(lease_pb2_grpc.LeaseServiceServicer):
     def __init__(self, admin):
         self.admin = admin
         self.released = []
+        self.strict = False
 
     def Acquire(self, request, context):
         device = self.admin.devices[0]
@@ -340,6 +341,7 @@ class Leases(lease_pb2_grpc.LeaseServiceServicer):
                 epoch=lease.epoch,
                 device=device,
                 remaining_s=request.ttl_s,
+                lease_token=f"secret-{lease.epoch}",
             )
         )
 
@@ -347,10 +349,16 @@ class Leases(lease_pb2_grpc.LeaseServiceServicer):
         lease = self.admin.leases.get(request.lease_id)
         if lease is None or lease.epoch != request.epoch:
             fail(context, Fenced(f"lease {request.lease_id}: it ended; acquire again"))
+        self._check(request, context)
         lease.remaining_s = request.ttl_s
         return lease_pb2.RenewResponse(remaining_s=request.ttl_s)
 
+    def _check(self, request, context):
+        if self.strict and request.lease_token != f"secret-{request.epoch}":
+            fail(context, NotAllowed(f"lease {request.lease_id}: its token is wrong; show it"))
+
     def Release(self, request, context):
+        self._check(request, context)
         self.admin.leases.pop(request.lease_id, None)
         self.released.append((request.lease_id, request.epoch))
         return lease_pb2.ReleaseResponse()
@@ -569,6 +577,8 @@ def cli(capsys, monkeypatch, tmp_path, tracker):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FARM_DEBUG", raising=False)
     monkeypatch.setenv("FARM_TRACKER", tracker.address)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("FARM_LEASE_TOKEN", raising=False)
 
     def run(*arguments):
         code = main.run([str(argument) for argument in arguments])

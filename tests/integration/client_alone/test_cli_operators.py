@@ -53,7 +53,7 @@ def test_drain_without_selector_or_reason_asks_nobody(cli, tracker, arguments):
 
 def test_acquire_holds_a_device_until_it_is_released(cli, tracker):
     value = cli("acquire", "kind=cpu", "--ttl", "300", "--holder", "me", "-o", "json").json
-    assert set(value) == {"lease_id", "epoch", "remaining_s", "device"}
+    assert set(value) == {"lease_id", "epoch", "lease_token", "remaining_s", "device"}
     assert (value["lease_id"], value["epoch"], value["remaining_s"]) == ("lease-1", 1, 300)
     assert value["device"]["device_id"] == "cpu-1"
     (lease,) = cli("who", "-o", "json").json["leases"]
@@ -75,6 +75,38 @@ def test_acquire_holds_a_device_until_it_is_released(cli, tracker):
     assert cli("release", "lease-1").out == "lease-1: released\n"
     assert cli("who").out == "nobody holds a device\n"
     assert cli("release", "lease-1", "--epoch", "1").code == 0
+
+
+def test_secret_of_a_lease_is_kept_for_its_owner_alone(cli, tracker, tmp_path, monkeypatch):
+    tracker.leases.strict = True
+    assert "secret" not in cli("acquire").out
+    kept = tmp_path / "state" / "kernel-farm" / "leases" / "lease-1"
+    assert kept.stat().st_mode & 0o077 == 0
+    assert cli("extend", "lease-1").code == 0
+    content = kept.read_bytes()
+    kept.write_bytes(b"{")
+    assert cli("extend", "lease-1").code == 8
+    kept.unlink()
+    assert cli("release", "lease-1").code == 8
+    monkeypatch.setenv("FARM_LEASE_TOKEN", "secret-1")
+    assert cli("extend", "lease-1").code == 0
+    monkeypatch.delenv("FARM_LEASE_TOKEN")
+    kept.write_bytes(content)
+    assert cli("release", "lease-1").code == 0
+    assert not kept.exists()
+
+
+def test_secrets_of_leases_that_ended_long_ago_are_dropped(cli, tmp_path):
+    cli("acquire")
+    folder = tmp_path / "state" / "kernel-farm" / "leases"
+    os.utime(folder / "lease-1", (1e9, 1e9))
+    cli("acquire")
+    assert [path.name for path in folder.iterdir()] == ["lease-2"]
+
+
+def test_lease_whose_id_is_a_path_is_refused(cli):
+    for command in ("extend", "release"):
+        assert cli(command, "../../x").code == 2
 
 
 def test_acquire_in_text_says_how_to_extend_and_release(cli):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from farm.errors import Fenced, InvalidInput, NotFound, StillRunning
+from farm.errors import Fenced, InvalidInput, NotAllowed, NotFound, StillRunning
 
 
 @pytest.mark.parametrize("verb", ["drain", "maintenance", "retire"])
@@ -67,6 +67,18 @@ def test_hold_extend_and_release_by_id(client, tracker):
     assert client.leases()[0].remaining_s == 120
     client.release("lease-1")
     assert tracker.leases.released == [("lease-1", 1)]
+    assert client.leases() == []
+
+
+def test_lease_is_extended_and_released_by_whoever_has_its_token(client, tracker):
+    tracker.leases.strict = True
+    hold = client.hold()
+    assert hold.lease_token not in repr(hold)
+    for call in (client.extend, client.release):
+        with pytest.raises(NotAllowed):
+            call(hold.lease_id)
+    assert client.extend(hold.lease_id, 90, lease_token=hold.lease_token) == 90
+    client.release(hold.lease_id, lease_token=hold.lease_token)
     assert client.leases() == []
 
 
