@@ -46,6 +46,8 @@ COMMANDS = {
     "drain": "farm.cli.drain:drain",
     "resume": "farm.cli.drain:resume",
     "agent": "farm.cli.agent",
+    "token": "farm.cli.token",
+    "connect": "farm.cli.token:connect",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"
 EXIT_USAGE = 2

@@ -27,6 +27,7 @@ from farm.client.jobs import JobCalls
 from farm.client.operators import OperatorCalls
 from farm.client.run import RunOutcome
 from farm.client.session import DEFAULT_LIMIT_S, Lease, Session
+from farm.client.tokens import TokenCalls
 from farm.client.transfer import Store
 from farm.core.ids import random_id
 from farm.errors import TimeLimit, TrackerUnreachable
@@ -71,7 +72,7 @@ def connect(address: str | None = None) -> Client:
     return client
 
 
-class Client(JobCalls, OperatorCalls):
+class Client(JobCalls, OperatorCalls, TokenCalls):
     """A connection to a tracker; use it as a context manager. Threads may share it."""
 
     def __init__(self, address: str) -> None:

@@ -54,6 +54,11 @@ def test_help_of_a_command_has_an_example_and_the_output_option(cli, name):
     assert (ended.code, ended.err) == (0, "")
     assert "Example" in ended.out
     assert f"farm {name}" in ended.out
+    command = main.group.get_command(click.Context(main.group), name)
+    for part in getattr(command, "commands", ()):
+        ended = cli(name, part, "--help")
+        assert f"farm {name} {part}" in ended.out
+        assert "-o, --output [text|json]" in ended.out
     assert "-o, --output [text|json]" in ended.out
 
 
