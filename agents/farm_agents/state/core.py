@@ -1,7 +1,8 @@
 """The step function of the agent's core.
 
 Owns: which event triggers which transition, and bringing the present state towards the desired one.
-Does not own: the transitions themselves (`farm_agents.state.devices`, `farm_agents.state.builds`).
+Does not own: the transitions themselves (`farm_agents.state.devices`, `farm_agents.state.builds`,
+`farm_agents.state.runs`).
 
 Invariant: after each step no device and no attempt can be brought closer to the desired state without an
 answer of the shell or the passing of time.
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from farm.core.ids import DeviceId
 from farm_agents.state import builds as build_rules
+from farm_agents.state import runs as run_rules
 from farm_agents.state.devices import Facts, InvalidTransition, Trigger, change
 from farm_agents.state.messages import (
     BuildEnded,
@@ -25,11 +27,17 @@ from farm_agents.state.messages import (
     HealthSeen,
     Prepared,
     Report,
+    RunEnded,
+    RunLogged,
+    RunMoved,
+    RunsTold,
     SessionFailed,
     Stop,
     Tick,
 )
 from farm_agents.state.model import BuildPhase, Device, Grant, Health, State, Use
+from farm_agents.state.run import Run, RunPhase
+from farm_agents.state.runs import RunFacts, RunTrigger, change_run
 
 _ANSWERS = {
     Prepared: Trigger.PREPARED,
@@ -58,7 +66,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, tuple[Command, 
 def _take(state: State, event: Event, now: float) -> tuple[State, tuple[Command, ...]]:
     match event:
         case Desired():
-            return _want(state, event)
+            return _want(state, event, now)
         case Prepared() | SessionFailed() | Cleaned():
             return _answer(state, event, now)
         case HealthSeen():
@@ -67,13 +75,18 @@ def _take(state: State, event: Event, now: float) -> tuple[State, tuple[Command,
             return _put_build(state, event, now), ()
         case BuildEnded():
             return _put_build(state, event, now), ()
+        case RunMoved() | RunLogged() | RunEnded():
+            return _put_run(state, event, now)
+        case RunsTold():
+            return _tell(state, event), ()
         case Tick():
             return state, ()
         case Stop():
-            return replace(state, stopping=True, wanted_leases={}, wanted_builds={}), ()
+            nothing: State = replace(state, wanted_leases={}, wanted_builds={}, wanted_runs={})
+            return replace(nothing, stopping=True), ()
 
 
-def _want(state: State, event: Desired) -> tuple[State, tuple[Command, ...]]:
+def _want(state: State, event: Desired, now: float) -> tuple[State, tuple[Command, ...]]:
     if state.stopping:
         return state, ()
     leases: dict[DeviceId, Grant] = {}
@@ -89,7 +102,13 @@ def _want(state: State, event: Desired) -> tuple[State, tuple[Command, ...]]:
         else:
             refused.append(Fence(grant.lease_id, grant.device_id, grant.epoch, device.last_epoch))
     wanted = {order.attempt_id: order for order in event.builds}
-    return replace(state, wanted_leases=leases, wanted_builds=wanted), tuple(refused)
+    orders = {order.attempt_id: order for order in event.runs}
+    runs, dropped = run_rules.drop(state.runs, orders)
+    runs = run_rules.admit(runs, orders, state.devices, leases, now)
+    wanting = replace(
+        state, wanted_leases=leases, wanted_builds=wanted, wanted_runs=orders, runs=runs
+    )
+    return wanting, (*refused, *dropped)
 
 
 def _answer(
@@ -126,6 +145,36 @@ def _put_build(state: State, event: BuildMoved | BuildEnded, now: float) -> Stat
     return replace(state, builds=builds)
 
 
+def _put_run(
+    state: State, event: RunMoved | RunLogged | RunEnded, now: float
+) -> tuple[State, tuple[Command, ...]]:
+    run = state.runs.get(event.attempt_id)
+    if run is None:
+        raise InvalidTransition(
+            f"run {event.attempt_id}: an answer for an unknown attempt; defect of the agent"
+        )
+    commands: tuple[Command, ...] = ()
+    match event:
+        case RunLogged():
+            run = run_rules.log(run, event)
+        case RunMoved():
+            facts = RunFacts(now, phase=event.phase)
+            run, commands = change_run(run, RunTrigger.MOVED, facts)
+        case RunEnded():
+            run, commands = change_run(run, RunTrigger.ENDED, RunFacts(now, ended=event))
+    return replace(state, runs={**state.runs, event.attempt_id: run}), commands
+
+
+def _tell(state: State, event: RunsTold) -> State:
+    runs = {
+        attempt_id: replace(run, is_told=True)
+        if attempt_id in event.attempt_ids and run.phase is RunPhase.FINISHED
+        else run
+        for attempt_id, run in state.runs.items()
+    }
+    return replace(state, runs=runs)
+
+
 def _expire(state: State, now: float) -> tuple[State, tuple[Command, ...]]:
     commands: list[Command] = []
     devices = dict(state.devices)
@@ -138,7 +187,13 @@ def _expire(state: State, now: float) -> tuple[State, tuple[Command, ...]]:
         if build.deadline is not None and build.deadline <= now:
             builds[attempt_id], todo = build_rules.expire(build, now)
             commands.extend(todo)
-    return replace(state, devices=devices, builds=builds), tuple(commands)
+    runs = dict(state.runs)
+    for attempt_id, run in state.runs.items():
+        if run.deadline is not None and run.deadline <= now:
+            facts = RunFacts(now, cause="its term was over")
+            runs[attempt_id], todo = change_run(run, RunTrigger.EXPIRED, facts)
+            commands.extend(todo)
+    return replace(state, devices=devices, builds=builds, runs=runs), tuple(commands)
 
 
 def _settle(state: State, now: float) -> tuple[State, tuple[Command, ...]]:
@@ -152,7 +207,9 @@ def _settle(state: State, now: float) -> tuple[State, tuple[Command, ...]]:
             commands.extend(todo)
     builds, todo = build_rules.reconcile(state.builds, state.wanted_builds, state.slots, now)
     commands.extend(todo)
-    return replace(state, devices=devices, builds=builds), tuple(commands)
+    runs, todo = run_rules.settle(state.runs, state.wanted_runs, devices, state.wanted_leases, now)
+    commands.extend(todo)
+    return replace(state, devices=devices, builds=builds, runs=runs), tuple(commands)
 
 
 def _demand(device: Device, grant: Grant | None, now: float) -> Trigger | None:
@@ -173,4 +230,9 @@ def _put(state: State, device: Device) -> State:
 def _visible(state: State) -> object:
     devices = [(d.use, d.epoch, d.health, d.health_cause) for d in state.devices.values()]
     builds = [(name, build.outcome is not None) for name, build in state.builds.items()]
-    return devices, builds
+    runs = [_visible_run(run) for run in state.runs.values()]
+    return devices, builds, runs
+
+
+def _visible_run(run: Run) -> object:
+    return run.order.attempt_id, run.outcome, run.log, run.log_is_cut

@@ -3,7 +3,7 @@
 Owns: their types. Does not own: what they cause (`farm_agents.state.core`) or how they are carried out
 (`farm_agents.agent`).
 
-Invariant: an answer of the shell (Prepared, SessionFailed, Cleaned, BuildEnded) carries the epoch or the
+Invariant: an answer of the shell (Prepared, SessionFailed, Cleaned, BuildEnded, RunEnded) carries the epoch or the
 attempt of the command that it answers, so that a late one is recognised.
 """
 
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, LeaseId
-from farm_agents.state.model import BuildOrder, BuildPhase, Grant, Health, Outcome
+from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Health, Outcome
+from farm_agents.state.run import RunOrder, RunPhase, RunResult
 
 # Events
 
@@ -23,6 +25,7 @@ class Desired:
 
     leases: tuple[Grant, ...]
     builds: tuple[BuildOrder, ...]
+    runs: tuple[RunOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,42 @@ class BuildEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class RunMoved:
+    """A run went on to LOADING, RUNNING or STORING; its worker is gone before STORING."""
+
+    attempt_id: AttemptId
+    phase: RunPhase
+
+
+@dataclass(frozen=True, slots=True)
+class RunLogged:
+    """These chunks of what a run printed are in the store, all from the first one on."""
+
+    attempt_id: AttemptId
+    chunks: tuple[Digest, ...]
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """A run's processes are gone and what it came to is in the store; `log` None: as it was told before."""
+
+    attempt_id: AttemptId
+    outcome: RunResult | Failed
+    started_at: float
+    ended_at: float
+    log: tuple[Digest, ...] | None = None
+    log_is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunsTold:
+    """A message with the outcomes of these runs has left for the tracker."""
+
+    attempt_ids: frozenset[AttemptId]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; deadlines may have come."""
 
@@ -94,6 +133,10 @@ Event = (
     | HealthSeen
     | BuildMoved
     | BuildEnded
+    | RunMoved
+    | RunLogged
+    | RunEnded
+    | RunsTold
     | Tick
     | Stop
 )
@@ -138,6 +181,27 @@ class KillBuild:
 
 
 @dataclass(frozen=True, slots=True)
+class StartRun:
+    """Run this attempt; answer with RunMoved as it goes on and RunEnded at the end."""
+
+    order: RunOrder
+
+
+@dataclass(frozen=True, slots=True)
+class KillRun:
+    """Kill the attempt's processes; it still answers with RunEnded."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class DropRun:
+    """The tracker knows what this attempt came to: nothing of it needs to be kept."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """A grant was refused because its epoch is not above the last one that was served."""
 
@@ -152,4 +216,6 @@ class Report:
     """What the tracker sees has changed: send the state now."""
 
 
-Command = Prepare | Clean | Check | StartBuild | KillBuild | Fence | Report
+Command = (
+    Prepare | Clean | Check | StartBuild | KillBuild | StartRun | KillRun | DropRun | Fence | Report
+)

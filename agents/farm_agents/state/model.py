@@ -1,6 +1,7 @@
 """The values that the agent's core works on.
 
-Owns: devices, grants, build orders, attempts, and the state that holds them.
+Owns: devices, grants, build orders, attempts, and the state that holds them; values of runs are in
+`farm_agents.state.run`.
 Does not own: how they change (`farm_agents.state.core`).
 
 Invariant: a device is IDLE exactly if it has no lease, and exactly then it has no deadline.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, LeaseId
+from farm_agents.state.run import BUSY_PHASES, Run, RunOrder
 
 NO_EPOCH = Epoch(0)
 PREPARE_LIMIT_S = 30.0
@@ -173,25 +175,44 @@ class State:
     slots: int
     devices: Mapping[DeviceId, Device]
     builds: Mapping[AttemptId, Build] = field(default_factory=dict)
+    runs: Mapping[AttemptId, Run] = field(default_factory=dict)
     wanted_leases: Mapping[DeviceId, Grant] = field(default_factory=dict)
     wanted_builds: Mapping[AttemptId, BuildOrder] = field(default_factory=dict)
+    wanted_runs: Mapping[AttemptId, RunOrder] = field(default_factory=dict)
     stopping: bool = False
 
     @property
     def at_rest(self) -> bool:
-        """Whether no lease is served and no build runs."""
-        return all(device.use is Use.IDLE for device in self.devices.values()) and not any(
-            build.phase in ACTIVE_PHASES for build in self.builds.values()
+        """Whether no lease is served and nothing is built or run; results may wait for the tracker."""
+        return (
+            all(device.use is Use.IDLE for device in self.devices.values())
+            and not any(build.phase in ACTIVE_PHASES for build in self.builds.values())
+            and not any(run.phase in BUSY_PHASES for run in self.runs.values())
         )
 
+    def is_for_run(self, grant: Grant) -> bool:
+        """Tell whether a lease is that of a run, which needs no session with the tracker."""
+        return any(run.order.lease_id == grant.lease_id for run in self.runs.values())
 
-def initial_state(device_ids: Iterable[DeviceId], slots: int) -> State:
-    """Return the state of a fresh agent: every device idle and unchecked, no builds."""
-    return State(slots=slots, devices={name: Device(name) for name in device_ids})
+
+def initial_state(device_ids: Iterable[DeviceId], slots: int, runs: Iterable[Run] = ()) -> State:
+    """Return the state of a fresh agent: every device idle and unchecked, no builds.
+
+    Parameters
+    ----------
+    runs
+        What runs of an earlier process came to: FINISHED, or STORING if the store may lack some of it.
+    """
+    return State(
+        slots=slots,
+        devices={name: Device(name) for name in device_ids},
+        runs={run.order.attempt_id: run for run in runs},
+    )
 
 
 def next_deadline(state: State) -> float | None:
     """Return the earliest armed deadline on the agent's clock, or None if nothing is armed."""
     devices = (device.deadline for device in state.devices.values())
     builds = (build.deadline for build in state.builds.values())
-    return min((at for at in (*devices, *builds) if at is not None), default=None)
+    runs = (run.deadline for run in state.runs.values())
+    return min((at for at in (*devices, *builds, *runs) if at is not None), default=None)

@@ -1,0 +1,416 @@
+"""Run attempts in the agent's core: one start each, fencing, ends of leases, what is kept and when it is dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from farm_agents.state import initial_state, next_deadline, step
+from farm_agents.state.devices import InvalidTransition
+from farm_agents.state.messages import (
+    Clean,
+    Cleaned,
+    Desired,
+    DropRun,
+    Fence,
+    HealthSeen,
+    KillRun,
+    Prepare,
+    Prepared,
+    Report,
+    RunEnded,
+    RunLogged,
+    RunMoved,
+    RunsTold,
+    SessionFailed,
+    StartRun,
+    Stop,
+    Tick,
+)
+from farm_agents.state.model import KILL_LIMIT_S, TRANSFER_LIMIT_S, Failed, Grant, Health, Use
+from farm_agents.state.run import (
+    BUSY_PHASES,
+    DEVICE_PHASES,
+    KEEP_LIMIT_S,
+    LOAD_LIMIT_S,
+    RUN_GRACE_S,
+    Run,
+    RunOrder,
+    RunPhase,
+    RunResult,
+)
+from farm_agents.state.runs import RUN_TABLE, RunFacts, RunTrigger, change_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.digest import digest_of
+
+CHUNK = digest_of(b"noise\n")
+KILLED = Failed("CANCELLED", "killed")
+
+
+def grant(epoch, ends_at=100.0):
+    return Grant(f"lease-{epoch}", "d", epoch, ends_at)
+
+
+def order(epoch, name=None, device="d"):
+    return RunOrder(name or f"job.{epoch}", "job", f"lease-{epoch}", device, epoch, 5.0, b"run")
+
+
+def ended(epoch, outcome=None):
+    return RunEnded(f"job.{epoch}", outcome or RunResult(b"result"), 10.0, 11.0)
+
+
+def wanted(*epochs):
+    """What the tracker wants: for each epoch its lease and its run."""
+    return Desired(tuple(map(grant, epochs)), (), tuple(map(order, epochs)))
+
+
+NOTHING = Desired((), ())
+
+
+def play(state, *events):
+    """Feed ``(now, event)`` pairs; return the state and all commands except Report."""
+    commands = []
+    for now, event in events:
+        state, new = step(state, event, now)
+        commands += [command for command in new if not isinstance(command, Report)]
+    return state, commands
+
+
+@pytest.fixture
+def fresh():
+    return step(initial_state(["d"], 1), HealthSeen("d", Health.GOOD, ""), 0.0)[0]
+
+
+@pytest.fixture
+def running(fresh):
+    """Epoch 1, RUNNING since 4.0."""
+    return play(
+        fresh,
+        (1.0, wanted(1)),
+        (2.0, Prepared("d", 1)),
+        (3.0, RunMoved("job.1", RunPhase.LOADING)),
+        (4.0, RunMoved("job.1", RunPhase.RUNNING)),
+    )[0]
+
+
+def test_run_goes_through_its_phases_and_stays_until_it_is_told_and_dropped(fresh):
+    state, commands = play(fresh, (1.0, wanted(1)))
+    assert (state.runs["job.1"].phase, commands) == (RunPhase.WAITING, [Prepare(grant(1))])
+    assert state.is_for_run(grant(1))
+    assert not state.is_for_run(grant(2))
+    state, commands = play(state, (2.0, Prepared("d", 1)))
+    assert (state.runs["job.1"].phase, commands) == (RunPhase.FETCHING, [StartRun(order(1))])
+    assert next_deadline(state) == 100.0  # of the lease
+    assert state.runs["job.1"].deadline == 2.0 + TRANSFER_LIMIT_S
+    state, _ = play(state, (3.0, RunMoved("job.1", RunPhase.LOADING)))
+    assert next_deadline(state) == 3.0 + LOAD_LIMIT_S
+    state, _ = play(state, (4.0, RunMoved("job.1", RunPhase.RUNNING)))
+    assert next_deadline(state) == 4.0 + 5.0 + RUN_GRACE_S
+    state, _ = play(state, (5.0, RunLogged("job.1", (CHUNK,), False)))
+    state, _ = play(state, (6.0, RunMoved("job.1", RunPhase.STORING)))
+    assert state.runs["job.1"].deadline == 6.0 + KEEP_LIMIT_S
+    state, commands = play(state, (7.0, ended(1)), (7.5, wanted(1)))
+    assert commands == []
+    assert state.runs["job.1"] == Run(
+        order(1),
+        RunPhase.FINISHED,
+        outcome=RunResult(b"result"),
+        log=(CHUNK,),
+        started_at=10.0,
+        ended_at=11.0,
+    )
+    state, commands = play(state, (8.0, RunsTold(frozenset({"job.1"}))), (9.0, wanted(1)))
+    assert (state.runs["job.1"].is_told, commands) == (True, [])
+    state, commands = play(state, (9.5, NOTHING))
+    assert (state.runs, commands) == ({}, [DropRun("job.1"), Clean("d", 1)])
+
+
+def test_run_that_is_known_never_starts_again_whatever_comes_how_often(running):
+    state, commands = play(running, (5.0, wanted(1)), (6.0, wanted(1)))
+    assert (state, commands) == (running, [])
+    state, _ = play(state, (7.0, RunMoved("job.1", RunPhase.STORING)), (7.0, ended(1)))
+    _, commands = play(state, (8.0, wanted(1)), (9.0, wanted(1)))
+    assert commands == []
+
+
+def test_run_whose_lease_is_withdrawn_is_killed_and_says_so(running):
+    state, commands = play(running, (5.0, Desired((), (), (order(1),))))
+    assert commands == [Clean("d", 1), KillRun("job.1")]
+    assert not state.at_rest
+    state, commands = play(state, (5.0 + KILL_LIMIT_S, Tick()))
+    assert commands[-1] == KillRun("job.1")  # once more
+    state, _ = play(state, (16.0, ended(1, KILLED)))
+    failed = state.runs["job.1"].outcome
+    assert failed.code == "INFRASTRUCTURE"
+    assert failed.message.startswith(
+        "run job.1: its lease on d ended (5.000 WITHDRAWN: LEASED(1) -> CLEANING(1))"
+    )
+
+
+def test_run_whose_lease_is_over_by_the_clock_is_killed(running):
+    state, commands = play(running, (100.0, Tick()))
+    assert commands == [Clean("d", 1), KillRun("job.1")]
+    state, _ = play(state, (101.0, ended(1, KILLED)))
+    # Its own limit was over earlier than the lease's term.
+    assert state.runs["job.1"].outcome.code == "TIME_LIMIT"
+
+
+def test_run_that_is_unwanted_is_killed_and_forgotten_when_it_was_told(running):
+    state, commands = play(running, (5.0, NOTHING))
+    assert commands == [Clean("d", 1), KillRun("job.1")]
+    state, commands = play(state, (6.0, ended(1, KILLED)), (6.5, NOTHING))
+    assert (state.runs["job.1"].outcome.code, commands) == ("CANCELLED", [])
+    _, commands = play(state, (7.0, RunsTold(frozenset({"job.1"}))), (7.0, NOTHING))
+    assert commands == [DropRun("job.1")]
+
+
+def test_run_that_only_stores_survives_its_lease_and_the_trackers_silence(running):
+    state, commands = play(running, (5.0, RunMoved("job.1", RunPhase.STORING)), (6.0, NOTHING))
+    assert (state.runs["job.1"].phase, commands) == (RunPhase.STORING, [Clean("d", 1)])
+    state, _ = play(state, (7.0, Cleaned("d", 1)), (900.0, ended(1)))
+    assert state.runs["job.1"].outcome == RunResult(b"result")
+
+
+def test_run_that_cannot_be_stored_in_a_day_is_given_up(running):
+    state, _ = play(running, (5.0, RunMoved("job.1", RunPhase.STORING)), (6.0, NOTHING))
+    state, commands = play(state, (7.0, Cleaned("d", 1)), (5.0 + KEEP_LIMIT_S, Tick()))
+    assert commands == [KillRun("job.1")]
+    state, _ = play(state, (90_000.0, ended(1, KILLED)))
+    assert state.runs["job.1"].outcome.code == "INFRASTRUCTURE"
+
+
+@pytest.mark.parametrize(
+    ("moves", "code"),
+    [
+        ((), "INFRASTRUCTURE"),
+        ((RunPhase.LOADING,), "INFRASTRUCTURE"),
+        ((RunPhase.LOADING, RunPhase.RUNNING), "TIME_LIMIT"),
+    ],
+)
+def test_run_past_a_limit_is_killed_with_the_fault_of_its_phase(fresh, moves, code):
+    state, _ = play(fresh, (0.0, Desired((grant(1, 500.0),), (), (order(1),))))
+    state, _ = play(state, (1.0, Prepared("d", 1)), *((1.0, RunMoved("job.1", m)) for m in moves))
+    state, commands = play(state, (200.0, Tick()))
+    assert commands == [KillRun("job.1")]
+    state, _ = play(state, (201.0, ended(1, KILLED)))
+    assert state.runs["job.1"].outcome.code == code
+
+
+def test_run_whose_worker_does_not_start_is_the_farms_fault(fresh):
+    state, commands = play(fresh, (0.0, wanted(1)), (1.0, SessionFailed("d", 1, "disk full")))
+    assert commands == [Prepare(grant(1)), Clean("d", 1)]
+    failed = state.runs["job.1"].outcome
+    assert (failed.code, "disk full" in failed.message) == ("INFRASTRUCTURE", True)
+
+
+def test_run_waits_for_the_cleaning_of_the_lease_before_and_not_for_ever(fresh):
+    state, _ = play(fresh, (0.0, wanted(1)), (1.0, wanted(2)))
+    assert state.devices["d"].use is Use.CLEANING
+    assert [run.phase for run in state.runs.values()] == [RunPhase.WAITING]
+    after, commands = play(state, (2.0, Cleaned("d", 1)), (3.0, Prepared("d", 2)))
+    assert commands == [Prepare(grant(2)), StartRun(order(2))]
+    after, commands = play(state, (100.0, Tick()))
+    assert commands == [Clean("d", 1)]
+    assert after.runs["job.2"].outcome.code == "INFRASTRUCTURE"
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_run_of_an_epoch_that_is_over_is_fenced(fresh, epoch):
+    state, _ = play(fresh, (0.0, Desired((grant(2),), ())), (1.0, NOTHING), (2.0, Cleaned("d", 2)))
+    late = replace(order(epoch, "late.1"), lease_id="late")
+    stale = Grant("late", "d", epoch, 100.0)
+    state, commands = play(state, (3.0, Desired((stale,), (), (late,))))
+    assert commands == [Fence("late", "d", epoch, 2)]
+    assert state.runs["late.1"].outcome.code == "FENCED"
+    assert state.devices["d"].use is Use.IDLE
+
+
+@pytest.mark.parametrize("it", [order(1, device="other"), order(1)])
+def test_run_without_lease_or_device_here_is_refused(fresh, it):
+    state, commands = play(fresh, (0.0, Desired((), (), (it,))))
+    assert commands == []
+    assert state.runs["job.1"].outcome.code == "INFRASTRUCTURE"
+
+
+def test_run_of_an_earlier_process_is_told_and_then_dropped():
+    kept = Run(order(1), RunPhase.FINISHED, outcome=RunResult(b"result"))
+    going = Run(order(2), RunPhase.STORING, deadline=KEEP_LIMIT_S)
+    state = initial_state(["d"], 1, [kept, going])
+    assert state.at_rest
+    state, commands = play(state, (0.0, NOTHING))
+    assert (set(state.runs), commands) == ({"job.1", "job.2"}, [])
+    state, _ = play(state, (1.0, ended(2)), (1.0, RunsTold(frozenset({"job.1", "job.2"}))))
+    state, commands = play(state, (2.0, wanted(2)))
+    assert (set(state.runs), commands) == ({"job.2"}, [DropRun("job.1"), Prepare(grant(2))])
+
+
+def test_run_stopped_with_the_agent_is_killed_and_results_may_stay(running):
+    storing, _ = play(running, (5.0, RunMoved("job.1", RunPhase.STORING)), (6.0, Stop()))
+    storing, _ = play(storing, (6.0, Cleaned("d", 1)))
+    assert storing.at_rest
+    state, commands = play(running, (5.0, Stop()))
+    assert commands == [Clean("d", 1), KillRun("job.1")]
+    state, _ = play(state, (6.0, Cleaned("d", 1)), (6.0, ended(1, KILLED)))
+    assert state.at_rest
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ended(7),
+        RunMoved("job.1", RunPhase.LOADING),
+        RunMoved("job.1", RunPhase.KILLING),
+    ],
+)
+def test_run_answers_that_do_not_fit_are_defects(running, event):
+    with pytest.raises(InvalidTransition):
+        step(running, event, 5.0)
+
+
+def test_run_that_prints_after_its_end_is_a_defect(running):
+    state, _ = play(running, (5.0, ended(1)))
+    with pytest.raises(InvalidTransition, match="printed in phase FINISHED"):
+        step(state, RunLogged("job.1", (CHUNK,), False), 6.0)
+
+
+def test_report_comes_when_a_run_starts_prints_and_ends(fresh):
+    state, commands = step(fresh, wanted(1), 1.0)
+    assert Report() in commands
+    state, _ = step(state, Prepared("d", 1), 2.0)
+    state, commands = step(state, RunMoved("job.1", RunPhase.LOADING), 2.0)
+    assert commands == ()
+    state, commands = step(state, RunLogged("job.1", (CHUNK,), False), 2.0)
+    assert commands == (Report(),)
+    state, commands = step(state, ended(1), 2.0)
+    assert commands == (Report(),)
+    _, commands = step(state, RunsTold(frozenset({"job.1"})), 2.0)
+    assert commands == ()
+
+
+def test_table_of_runs_leads_only_forward():
+    following = {
+        RunPhase.WAITING: {RunPhase.FETCHING, RunPhase.FINISHED},
+        RunPhase.KILLING: {RunPhase.KILLING, RunPhase.FINISHED},
+        RunPhase.STORING: {RunPhase.KILLING, RunPhase.FINISHED},
+    }
+    going = {RunPhase.KILLING, RunPhase.FINISHED, RunPhase.STORING}
+    for phase, trigger in RUN_TABLE:
+        run = Run(order(1), phase, deadline=1.0)
+        changed, _ = change_run(run, trigger, RunFacts(2.0, phase=RunPhase.STORING, ended=ended(1)))
+        assert changed.phase in following.get(phase, going), (phase, trigger)
+        assert (changed.phase is RunPhase.FINISHED) == (changed.deadline is None)
+    assert {trigger for _, trigger in RUN_TABLE} == set(RunTrigger)
+    assert {phase for phase, _ in RUN_TABLE} == set(RunPhase) - {RunPhase.FINISHED}
+    with pytest.raises(InvalidTransition, match="no transition from FINISHED"):
+        change_run(Run(order(1), RunPhase.FINISHED), RunTrigger.ENDED, RunFacts(1.0))
+
+
+# Random histories: a tracker that wants anything, a shell that answers whenever it likes.
+
+EPOCHS = st.integers(1, 5)
+HISTORIES = st.lists(
+    st.one_of(
+        st.tuples(st.just("desired"), st.sets(EPOCHS, max_size=1), st.sets(EPOCHS, max_size=3)),
+        st.tuples(st.just("device"), st.booleans()),
+        st.tuples(st.just("run"), EPOCHS, st.booleans()),
+        st.tuples(st.just("told")),
+        st.tuples(st.just("wait"), st.floats(0, 40)),
+        st.tuples(st.just("stop")),
+    ),
+    max_size=40,
+)
+NEXT = {
+    RunPhase.FETCHING: RunPhase.LOADING,
+    RunPhase.LOADING: RunPhase.RUNNING,
+    RunPhase.RUNNING: RunPhase.STORING,
+}
+
+
+class Shell:
+    """Carries out what the core commands, when the history says so."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.state = initial_state(["d"], 1)
+        self.device = None
+        self.started = []
+        self.dropped = set()
+
+    def feed(self, event):
+        before = self.state
+        self.state, commands = step(before, event, self.now)
+        for command in commands:
+            match command:
+                case Prepare(lease):
+                    self.device = Prepared("d", lease.epoch)
+                case Clean(device, epoch):
+                    self.device = Cleaned(device, epoch)
+                case StartRun(it):
+                    assert it.attempt_id not in self.started, "started twice"
+                    assert all(it.epoch > int(name[4:]) for name in self.started)
+                    self.started.append(it.attempt_id)
+                case DropRun(attempt_id):
+                    assert before.runs[attempt_id].is_told
+                case _:
+                    pass
+        self.check()
+
+    def check(self):
+        state, device = self.state, self.state.devices["d"]
+        for run in state.runs.values():
+            assert (run.outcome is not None) == (run.phase is RunPhase.FINISHED)
+            assert (run.deadline is None) == (run.phase is RunPhase.FINISHED)
+            if run.phase in DEVICE_PHASES:
+                assert (device.use, device.epoch) == (Use.LEASED, run.order.epoch)
+                assert run.order.attempt_id in state.wanted_runs
+        assert sum(run.phase in DEVICE_PHASES for run in state.runs.values()) <= 1
+
+    def move(self, run, well):
+        attempt_id = run.order.attempt_id
+        if run.phase in NEXT and well:
+            self.feed(RunMoved(attempt_id, NEXT[run.phase]))
+        elif run.phase in BUSY_PHASES | {RunPhase.STORING}:
+            self.feed(RunEnded(attempt_id, RunResult(b"r") if well else KILLED, 1.0, 2.0))
+
+    def happen(self, kind, *values):
+        match kind:
+            case "desired":
+                leases = tuple(grant(epoch, self.now + 60.0) for epoch in values[0])
+                self.feed(Desired(leases, (), tuple(map(order, sorted(values[1])))))
+            case "device" if self.device is not None:
+                self.answer(*values)
+            case "run" if f"job.{values[0]}" in self.state.runs:
+                self.move(self.state.runs[f"job.{values[0]}"], values[1])
+            case "told":
+                self.feed(RunsTold(frozenset(self.state.runs)))
+            case "wait":
+                self.now += values[0]
+                self.feed(Tick())
+            case "stop":
+                self.feed(Stop())
+            case _:
+                pass
+
+    def answer(self, well):
+        event, self.device = self.device, None
+        if isinstance(event, Prepared) and not well:
+            event = SessionFailed("d", event.epoch, "no")
+        self.feed(event)
+
+
+@given(HISTORIES)
+def test_random_history_starts_each_run_once_and_comes_to_rest(history):
+    shell = Shell()
+    for kind, *values in history:
+        shell.happen(kind, *values)
+        deadline = next_deadline(shell.state)
+        assert deadline is None or deadline > shell.now
+    shell.feed(Stop())
+    if isinstance(shell.device, Cleaned):
+        shell.feed(shell.device)
+    for run in list(shell.state.runs.values()):
+        if run.phase is RunPhase.KILLING:
+            shell.move(run, False)
+    assert shell.state.at_rest
