@@ -17,11 +17,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from farm.errors import InfrastructureError
+from farm.errors import FarmError, InfrastructureError, InvalidInput, NotAllowed
 
 TAIL_LINES = 15
 TAIL_BYTES = 16 << 10
 _POLL_S = 0.02
+_REFUSALS: dict[int, type[FarmError]] = {cls.exit_code: cls for cls in (InvalidInput, NotAllowed)}
 _TETHER = Path(__file__).with_name("tether.py")
 
 
@@ -71,16 +72,17 @@ class Child:
 
         Raises
         ------
-        InfrastructureError
-            It has; the message shows the end of its log.
+        FarmError
+            It has; the message shows the end of its log. Which error follows its exit code: `InvalidInput` or
+            `NotAllowed` if it refused what it was given, else `InfrastructureError`.
         """
         code = self._process.poll()
         if code is not None:
-            raise self.failure(f"ended unasked ({_describe_exit(code)})")
+            raise self.failure(f"ended unasked ({_describe_exit(code)})", _REFUSALS.get(code))
 
-    def failure(self, what: str) -> InfrastructureError:
+    def failure(self, what: str, kind: type[FarmError] | None = None) -> FarmError:
         """Return an error about this child that shows the end of its log."""
-        return InfrastructureError(
+        return (kind or InfrastructureError)(
             f"{self.name}: {what}; the end of its log:\n{self._tail()}",
             process=self.name,
             log=str(self.log),

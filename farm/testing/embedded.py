@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from farm.client import AgentInfo, Client, DeviceInfo
 from farm.core.clock import Clock, SystemClock
@@ -27,6 +27,7 @@ from farm.errors import FarmError, InvalidInput
 from farm.rpc.credentials import is_loopback
 from farm.testing.agents import DEFAULT_AGENTS, AgentPlan
 from farm.testing.child import Child
+from farm.testing.folder import claim_folder
 from farm.testing.ports import claim
 
 Progress = Callable[[str], None]
@@ -91,6 +92,7 @@ class EmbeddedFarm:
         self._began = 0.0
         self._children: list[Child] = []
         self._temporary: Path | None = None
+        self._lock: IO[bytes] | None = None
         self._signals = _Signals()
         self._address = ""
         self._state: tuple[tuple[AgentInfo, ...], tuple[DeviceInfo, ...]] = ((), ())
@@ -128,7 +130,9 @@ class EmbeddedFarm:
         Raises
         ------
         InvalidInput
-            The port is taken.
+            The port is taken, another farm uses the data folder, or a process refused what it was given.
+        NotAllowed
+            A process refused for lack of rights.
         InfrastructureError
             A process ended or did not get ready in time; the message shows the end of its log.
         """
@@ -177,6 +181,9 @@ class EmbeddedFarm:
                 self._end(child)
             self._children.clear()
             self._address = ""
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
                 self._temporary = None
@@ -204,8 +211,7 @@ class EmbeddedFarm:
             # Short, since Ray keeps sockets below it and their paths are limited to 107 bytes.
             self._temporary = Path(tempfile.mkdtemp(prefix="farm-"))
         folder = (self._temporary or self._data_dir or Path()).absolute()
-        for name in ("tracker", "agents", "logs"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        self._lock = claim_folder(folder)
         return folder
 
     def _start_children(self, folder: Path) -> None:

@@ -97,7 +97,7 @@ def test_embedded_farm_in_a_thread_works(gone):
 def test_agent_that_cannot_start_is_told_with_its_log(gone):
     plans = (AgentPlan("one", devices=("toaster",)),)
     embedded = EmbeddedFarm("processes", plans=plans)
-    with pytest.raises(InfrastructureError) as caught:
+    with pytest.raises(InvalidInput) as caught:
         embedded.start()
     assert caught.value.message.startswith("agent-one: ended unasked (exit code 2); the end of")
     assert "device toaster: unknown driver" in caught.value.message
@@ -176,6 +176,18 @@ def test_port_that_is_taken_is_refused_before_anything_starts():
         ):
             embedded.start()
         assert embedded.pids == {}
+
+
+def test_data_folder_of_a_farm_that_runs_is_refused_and_its_logs_are_left_alone(tmp_path):
+    with EmbeddedFarm("processes", plans=(), data_dir=tmp_path):
+        before = (tmp_path / "logs" / "tracker.log").read_bytes()
+        second = EmbeddedFarm("processes", plans=(), data_dir=tmp_path)
+        with pytest.raises(InvalidInput, match="another farm uses it"):
+            second.start()
+        assert before
+        assert (tmp_path / "logs" / "tracker.log").read_bytes().startswith(before)
+    with EmbeddedFarm("processes", plans=(), data_dir=tmp_path) as after:
+        assert after.pids.keys() == {"tracker"}
 
 
 def test_claimed_port_goes_to_nobody_else_but_whoever_names_it():
