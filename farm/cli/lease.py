@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import os
 import re
 import socket
 from pathlib import Path
@@ -27,6 +28,7 @@ from farm.errors import InvalidInput
 
 MIN_TTL_S, MAX_TTL_S = 1.0, 600.0
 MAX_HOLDER_BYTES = 128
+SECRET_VARIABLE = "FARM_LEASE_TOKEN"
 MAX_KEPT_BYTES = 1000
 KEPT_S = 86_400.0
 """Longer than any lease that is not extended."""
@@ -49,7 +51,6 @@ _epoch_option = click.option(
 
 _secret_option = click.option(
     "--lease-token",
-    envvar="FARM_LEASE_TOKEN",
     default="",
     help="Of a lease that another acquired; better in FARM_LEASE_TOKEN. Operators need none.",
 )
@@ -83,6 +84,7 @@ def acquire(
     \b
     Example:
       farm acquire kind=ea --ttl 300
+      farm run kernels.farm layer --random 1 --lease lease-4f0c21b79a3d5e80
 
     \b
     JSON: {"lease_id", "epoch", "lease_token": a secret, "remaining_s", "device": as in `farm devices`}
@@ -101,6 +103,7 @@ def acquire(
     }
     text = (
         f"{held.lease_id}, epoch {held.epoch}: {held.device.device_id} for {span(held.remaining_s)}\n"
+        f"  use it:       farm run FILE.farm FUNCTION --random 1 --lease {held.lease_id}\n"
         f"  longer:       farm extend {held.lease_id} --ttl {ttl_s:g}\n"
         f"  give it back: farm release {held.lease_id}"
     )
@@ -132,7 +135,7 @@ def extend(
     JSON: {"lease_id", "remaining_s"}
     """  # noqa: D301 - click's mark
     with connect(tracker) as client:
-        kept_epoch, kept_token = _kept(lease_id)
+        kept_epoch, kept_token = kept(lease_id)
         remaining_s = client.extend(
             lease_id, ttl_s, kept_epoch if epoch is None else epoch, lease_token or kept_token
         )
@@ -159,7 +162,7 @@ def release(
     JSON: {"lease_id"}
     """  # noqa: D301 - click's mark
     with connect(tracker) as client:
-        kept_epoch, kept_token = _kept(lease_id)
+        kept_epoch, kept_token = kept(lease_id)
         client.release(lease_id, kept_epoch if epoch is None else epoch, lease_token or kept_token)
     _forget(lease_id)
     output.result({"lease_id": lease_id}, f"{lease_id}: released")
@@ -196,15 +199,16 @@ def _keep(lease_id: str, epoch: int, lease_token: str) -> None:
     write_atomic(folder / lease_id, content.encode())
 
 
-def _kept(lease_id: str) -> tuple[int | None, str]:
-    """Return epoch and secret of a lease that was acquired here; None and nothing if it was not."""
+def kept(lease_id: str) -> tuple[int | None, str]:
+    """Return epoch and secret of a lease, from FARM_LEASE_TOKEN or as acquired here; None and nothing if unknown."""
     if not _ID.fullmatch(lease_id):
         raise InvalidInput(f"lease: malformed id ({lease_id[:80]!r}); see `farm who`")
+    given = os.environ.get(SECRET_VARIABLE, "")
     try:
-        kept = json.loads((_folder() / lease_id).read_bytes()[:MAX_KEPT_BYTES])
-        return int(kept["epoch"]), str(kept["lease_token"])
+        value = json.loads((_folder() / lease_id).read_bytes()[:MAX_KEPT_BYTES])
+        return int(value["epoch"]), given or str(value["lease_token"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged one helps nobody
-        return None, ""
+        return None, given
 
 
 def _forget(lease_id: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farm.artifact import Artifact, ParamSpec, Signature
-    from farm.client import RunOutcome
+    from farm.client import Client, RunOutcome
 
     Array = npt.NDArray[Any]
 
@@ -97,6 +97,12 @@ def input_options(command: _Command) -> _Command:
     help="How long to wait for a device that is free.",
 )
 @click.option(
+    "--lease",
+    "lease_id",
+    metavar="LEASE",
+    help="Use the device that `farm acquire` took, instead of --device and --wait.",
+)
+@click.option(
     "--save",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -113,6 +119,7 @@ def command(
     repeat: int,
     limit_s: float,
     wait_s: float,
+    lease_id: str | None,
     save: Path | None,
     tracker: str | None,
     output: Output,
@@ -130,6 +137,8 @@ def command(
            "timing": null or {"timing_class", "median_s", "min_s", "samples_ns"}}
     Numbers that are not finite are the texts "nan", "inf" and "-inf".
     """  # noqa: D301 - click's mark
+    if lease_id is not None and selector:
+        raise click.UsageError("--lease names the device already; drop --device")
     from farm.artifact import Artifact
 
     artifact = Artifact.from_bytes(read_artifact(file))
@@ -137,21 +146,46 @@ def command(
     arrays = input_arrays(signature, inputs, seed)
     folder = writable_folder(save) if save is not None else None
     with output.steps("running") as steps, connect(tracker) as client:
-        steps.say("waiting for a device")
-        outcome = client.run(
-            artifact,
-            function,
-            arrays,
-            selector=selector,
-            repeat=repeat,
-            limit_s=limit_s,
-            wait_s=wait_s,
-            leased=lambda device: steps.say(f"running on {device.device_id}"),
-        )
+        if lease_id is not None:
+            outcome = _run_under(client, lease_id, artifact, function, arrays, repeat, limit_s)
+        else:
+            steps.say("waiting for a device")
+            outcome = client.run(
+                artifact,
+                function,
+                arrays,
+                selector=selector,
+                repeat=repeat,
+                limit_s=limit_s,
+                wait_s=wait_s,
+                leased=lambda device: steps.say(f"running on {device.device_id}"),
+            )
     names = [spec.name for spec in signature.outputs]
     paths = save_outputs(folder, names, outcome.outputs) if folder is not None else {}
     value = _json(function, names, outcome, paths)
     output.result(value, _text(value))
+
+
+def _run_under(
+    client: Client,
+    lease_id: str,
+    artifact: Artifact,
+    function: str,
+    arrays: list[Array],
+    repeat: int,
+    limit_s: float,
+) -> RunOutcome:
+    """Run on the device of a lease that goes on afterwards."""
+    from farm.cli.lease import kept
+    from farm.client import RunOutcome
+
+    epoch, lease_token = kept(lease_id)
+    with client.use(lease_id, epoch=epoch, lease_token=lease_token) as session:
+        chosen = session.load(artifact)[function]
+        outputs, samples_ns = session.call(
+            chosen.module_id, function, tuple(arrays), repeat, limit_s
+        )
+        return RunOutcome(outputs, samples_ns, chosen.target, session.device)
 
 
 def signature_of(artifact: Artifact, function: str) -> Signature:

@@ -158,7 +158,34 @@ class Client(JobCalls, OperatorCalls, TokenCalls):
         with rpc_errors(self.address):
             granted = self._leases.Acquire(request, timeout=wait_s + CONNECT_TIMEOUT_S).lease
         lease = Lease(granted.lease_id, granted.epoch, ttl_s, granted.lease_token)
-        session = Session(self._channel, self._store, lease, DeviceInfo.from_proto(granted.device))
+        return self._session(lease, DeviceInfo.from_proto(granted.device))
+
+    def use(self, lease_id: str, *, epoch: int | None = None, lease_token: str = "") -> Session:
+        """Use a device that `hold` or ``farm acquire`` took; closing the session leaves the lease as it is.
+
+        Parameters
+        ----------
+        epoch
+            None: what the tracker says is the lease's.
+        lease_token
+            As in `Hold`.
+
+        Raises
+        ------
+        NotFound
+            No live lease has this id.
+        NotAllowed
+            It is not the lease's token.
+        Fenced
+            The lease has ended.
+        """
+        held = self._held(lease_id)
+        device = self.devices(f"device_id={held.device_id}")[0]
+        epoch = held.epoch if epoch is None else epoch
+        return self._session(Lease(lease_id, epoch, 0.0, lease_token, owned=False), device)
+
+    def _session(self, lease: Lease, device: DeviceInfo) -> Session:
+        session = Session(self._channel, self._store, lease, device)
         try:
             session.attach()
         except BaseException:

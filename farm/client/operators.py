@@ -258,9 +258,10 @@ class OperatorCalls(Calls):
         self._patience().call(lambda limit: self._lease_stub.Release(request, timeout=limit))
 
     def _epoch(self, lease_id: str, epoch: int | None) -> int:
-        if epoch is not None:
-            return epoch
-        found = [lease.epoch for lease in self.leases() if lease.lease_id == lease_id]
-        if not found:
+        return self._held(lease_id).epoch if epoch is None else epoch
+
+    def _held(self, lease_id: str) -> LeaseInfo:
+        found = next((lease for lease in self.leases() if lease.lease_id == lease_id), None)
+        if found is None:
             raise NotFound(f"lease {lease_id[:128]}: no live lease has this id; see `farm who`")
-        return found[0]
+        return found

@@ -29,12 +29,19 @@ CONTROL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right that a session rests on."""
+    """The right that a session rests on.
+
+    Attributes
+    ----------
+    owned
+        The session renews the lease and gives the device back; else it was taken apart from it and outlives it.
+    """
 
     lease_id: str
     epoch: int
     ttl_s: float
     lease_token: str = field(default="", repr=False)
+    owned: bool = True
 
 
 class Session:
@@ -58,7 +65,8 @@ class Session:
         stub = session_pb2_grpc.SessionServiceStub(channel)
         self._replies = stub.Attach(iter(self._requests.get, None))
         self._renewer = threading.Thread(target=self._renew, name="farm-renew", daemon=True)
-        self._renewer.start()
+        if lease.owned:
+            self._renewer.start()
 
     def attach(self) -> None:
         """Say which lease this is, and wait until the device is ready."""
@@ -135,11 +143,14 @@ class Session:
                 raise error
 
     def close(self) -> None:
-        """Give the device back; does nothing the second time."""
+        """Give the device back, unless it was taken by `Client.hold`; does nothing the second time."""
         if self._closing.is_set():
             return
         self._closing.set()
         self._requests.put(None)
+        if not self._lease.owned:
+            self._replies.cancel()
+            return
         self._renewer.join()
         release = lease_pb2.ReleaseRequest(
             lease_id=self._lease.lease_id,

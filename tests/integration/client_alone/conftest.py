@@ -370,6 +370,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
     def __init__(self, blobs):
         self.blobs = blobs
         self.batches = []
+        self.attached = []
 
     def Attach(self, request_iterator, context):
         for request in request_iterator:
@@ -381,6 +382,8 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
             yield reply
 
     def attach(self, request, reply):
+        attach = request.attach
+        self.attached.append((attach.lease_id, attach.epoch, attach.lease_token))
         reply.attached.device_id = "cpu-1"
 
     def load(self, request, reply):

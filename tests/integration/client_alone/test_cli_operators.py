@@ -96,6 +96,23 @@ def test_secret_of_a_lease_is_kept_for_its_owner_alone(cli, tracker, tmp_path, m
     assert not kept.exists()
 
 
+def test_run_under_a_lease_uses_its_device_and_leaves_it(cli, tracker, saved):
+    tracker.leases.strict = True
+    cli("acquire")
+    for _ in range(2):
+        value = cli(
+            "run", saved, "double", "--random", "1", "--lease", "lease-1", "-o", "json"
+        ).json
+        assert value["device"]["device_id"] == "cpu-1"
+    assert tracker.sessions.attached == [("lease-1", 1, "secret-1")] * 2
+    assert tracker.leases.released == []
+    ended = cli(
+        "run", saved, "double", "--random", "1", "--lease", "lease-1", "--device", "kind=cpu"
+    )
+    assert (ended.code, "drop --device" in ended.err) == (2, True)
+    assert cli("run", saved, "double", "--random", "1", "--lease", "lease-9").code == 2
+
+
 def test_secrets_of_leases_that_ended_long_ago_are_dropped(cli, tmp_path):
     cli("acquire")
     folder = tmp_path / "state" / "kernel-farm" / "leases"
@@ -113,6 +130,7 @@ def test_acquire_in_text_says_how_to_extend_and_release(cli):
     ended = cli("acquire")
     assert ended.out.splitlines() == [
         "lease-1, epoch 1: cpu-1 for 1 min 0 s",
+        "  use it:       farm run FILE.farm FUNCTION --random 1 --lease lease-1",
         "  longer:       farm extend lease-1 --ttl 60",
         "  give it back: farm release lease-1",
     ]
