@@ -250,10 +250,7 @@ class Builds:
         return chosen
 
     def _is_current(self, entry: CacheEntry) -> bool:
-        """Tell whether an agent that is there would build it with the same version and compiler.
-
-        What compiler an agent has is known once it has built something of that family.
-        """
+        """Tell whether an agent that is there would build it with the same version and compiler."""
         family = entry.spec.family
         builders = [
             agent

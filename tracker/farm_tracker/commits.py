@@ -12,21 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.errors import InfrastructureError
-from farm_tracker.state.state import Changes
+from farm_tracker.state.state import Changes, Step
 from farm_tracker.store import StoredChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from farm_tracker.state.account import Account
     from farm_tracker.state.commands import Command
     from farm_tracker.state.model import Agent, Device
-    from farm_tracker.state.state import State, Step
+    from farm_tracker.state.run import RunJob
+    from farm_tracker.state.state import State
     from farm_tracker.state.work import BuildUnit
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,10 @@ class Commits:
             self._drain = asyncio.get_running_loop().create_task(self._run())
             self._drain.add_done_callback(self._notice)
         return done
+
+    def settled(self) -> asyncio.Future[None]:
+        """Return a future that is done when every step so far is stored and carried out."""
+        return self.add(None, Step(Changes(), ()))
 
     def check_open(self) -> None:
         """Raise InfrastructureError if no step can be taken any more."""
@@ -161,15 +167,38 @@ def durable_part(state: State, changes: Changes) -> StoredChanges | None:
     for device_id, device in changes.devices.items():
         if _device_facts(device) != _device_facts(state.devices.get(device_id)):
             kept.devices[device_id] = device
-    for lease_id, lease in changes.leases.items():
-        if lease is not None and lease.epoch and lease != state.leases.get(lease_id):
-            kept.leases[lease_id] = lease
+    _keep_leases(state, changes, kept)
     for job_id, job in changes.jobs.items():
         if job is not None and job != state.jobs.get(job_id):
             kept.jobs[job_id] = job
     units = _keep_attempts(state, changes, kept)
-    parts = (kept.agents, kept.devices, kept.leases, kept.jobs, kept.attempts, kept.cached)
-    return StoredChanges(kept, units) if any(parts) else None
+    _keep_runs(state, changes, kept)
+    is_empty = kept == Changes()
+    return None if is_empty else StoredChanges(kept, units)
+
+
+def _keep_leases(state: State, changes: Changes, kept: Changes) -> None:
+    """Keep leases that were granted; who waits asks again after a restart."""
+    for lease_id, lease in changes.leases.items():
+        if lease is None:
+            former = state.leases.get(lease_id)
+            if former is not None and former.epoch:
+                kept.leases[lease_id] = None
+        elif lease.epoch and lease != state.leases.get(lease_id):
+            kept.leases[lease_id] = lease
+
+
+def _keep_runs(state: State, changes: Changes, kept: Changes) -> None:
+    for job_id, job in changes.run_jobs.items():
+        if _job_facts(job) != _job_facts(state.run_jobs.get(job_id)):
+            kept.run_jobs[job_id] = job
+    for attempt_id, attempt in changes.run_attempts.items():
+        if attempt != state.run_attempts.get(attempt_id):
+            kept.run_attempts[attempt_id] = attempt
+    for name, account in changes.accounts.items():
+        if _account_facts(account) != _account_facts(state.accounts.get(name)):
+            kept.accounts[name] = account
+    kept.notes = changes.notes
 
 
 def _keep_attempts(state: State, changes: Changes, kept: Changes) -> dict[str, BuildUnit]:
@@ -197,7 +226,27 @@ def _agent_facts(agent: Agent | None) -> object:
 
 
 def _device_facts(device: Device | None) -> object:
-    return device and (device.agent_id, device.description, device.admin, device.epoch)
+    return device and (
+        device.agent_id,
+        device.description,
+        device.admin,
+        device.admin_reason,
+        device.admin_actor,
+        device.admin_until,
+        device.epoch,
+    )
+
+
+def _job_facts(job: RunJob | None) -> object:
+    """Return what a restarted tracker has to know of a job: not who watches it."""
+    return job and replace(job, watchers=0, unwatched_until=None, story=())
+
+
+def _account_facts(account: Account | None) -> object:
+    """Return what of an account does not follow from its leases and jobs."""
+    if account is None or not account.usage_s:
+        return None
+    return (account.usage_s, account.usage_at)
 
 
 def _merged(stored: list[StoredChanges]) -> StoredChanges:

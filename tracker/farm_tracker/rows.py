@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.core.digest import Digest, canonical_json
-from farm.core.ids import AgentId, DeviceId, Epoch, LeaseId
+from farm.core.ids import AgentId, DeviceId, Epoch, JobId, LeaseId
 from farm.target import Selector
+from farm_tracker.state.account import Account
 from farm_tracker.state.model import (
     Admin,
     Agent,
@@ -24,6 +25,7 @@ from farm_tracker.state.model import (
     TimingClass,
     Use,
 )
+from farm_tracker.state.notes import Note
 from farm_tracker.state.work import (
     Attempt,
     BuildJob,
@@ -71,7 +73,7 @@ def agent_of(row: Mapping[str, Any], now: float) -> Agent:
     )
 
 
-def device_row(device: Device) -> Row:
+def device_row(device: Device, now: float, wall: float) -> Row:
     """Return the row of a device."""
     about = device.description
     description = {
@@ -84,12 +86,15 @@ def device_row(device: Device) -> Row:
         "device_id": device.device_id,
         "agent_id": device.agent_id,
         "description": _json(description),
-        "admin": device.admin,
+        "admin": device.admin.value,
+        "admin_reason": device.admin_reason,
+        "admin_actor": device.admin_actor,
+        "admin_until_wall": on_wall(device.admin_until, now, wall),
         "epoch": device.epoch,
     }
 
 
-def device_of(row: Mapping[str, Any]) -> Device:
+def device_of(row: Mapping[str, Any], now: float, wall: float) -> Device:
     """Return the device of a row, not observed yet and idle unless a lease says else."""
     about = json.loads(row["description"])
     description = Description(
@@ -103,6 +108,9 @@ def device_of(row: Mapping[str, Any]) -> Device:
         description=description,
         agent_id=AgentId(row["agent_id"]),
         admin=Admin(row["admin"]),
+        admin_reason=row["admin_reason"],
+        admin_actor=row["admin_actor"],
+        admin_until=on_clock(row["admin_until_wall"], now, wall),
         epoch=Epoch(row["epoch"]),
     )
 
@@ -120,7 +128,12 @@ def lease_row(lease: Lease, now: float, wall: float) -> Row:
         "selector": str(lease.selector),
         "holder": lease.holder,
         "ttl_s": lease.ttl_s,
-        "state": lease.state,
+        "state": lease.state.value,
+        "account": lease.account,
+        "priority": lease.priority,
+        "job_id": lease.job_id or "",
+        "queued_wall": on_wall(lease.queued_at, now, wall),
+        "granted_wall": on_wall(lease.granted_at, now, wall),
         "device_id": lease.device_id or "",
         "agent_id": lease.agent_id or "",
         "epoch": lease.epoch,
@@ -145,6 +158,11 @@ def lease_of(row: Mapping[str, Any], now: float, wall: float) -> Lease:
         epoch=Epoch(row["epoch"]),
         expires_at=now + remaining_s,
         active_by=now + remaining_s,
+        account=row["account"],
+        priority=row["priority"],
+        job_id=JobId(row["job_id"]) if row["job_id"] else None,
+        queued_at=min(now, now + row["queued_wall"] - wall),
+        granted_at=min(now, now + row["granted_wall"] - wall),
         story=(f"{now:.3f} {row['state']}({row['epoch']}) loaded from the store",),
     )
 
@@ -157,7 +175,7 @@ def job_row(job: BuildJob, wall: float) -> Row:
         "target_host": job.target_host,
         "unit_ids": _json(job.unit_ids),
         "keep_going": job.keep_going,
-        "state": job.state,
+        "state": job.state.value,
         "artifact": str(job.artifact or ""),
         "cause": job.cause,
         "changed_wall": wall,
@@ -173,8 +191,8 @@ def attempt_row(attempt: Attempt, unit: BuildUnit, wall: float) -> Row:
         "unit": _json([spec.kind, spec.target, spec.symbol, spec.function.sha256]),
         "agent_id": attempt.agent_id,
         "instance_id": attempt.instance_id,
-        "state": attempt.state,
-        "failure": _failure(attempt.failure),
+        "state": attempt.state.value,
+        "failure": failure_text(attempt.failure),
         "seconds": attempt.seconds,
         "changed_wall": wall,
     }
@@ -190,7 +208,7 @@ def cache_row(entry: CacheEntry, wall: float) -> Row:
         "requires": module.requires,
     }
     return {
-        "kind": spec.kind,
+        "kind": spec.kind.value,
         "target_id": spec.target_id,
         "symbol": spec.symbol,
         "function_sha256": spec.function.sha256,
@@ -217,10 +235,63 @@ def entry_of(row: Mapping[str, Any], spec: UnitSpec) -> CacheEntry:
     return CacheEntry(spec, row["builder_version"], module)
 
 
-def _failure(failure: Failure | None) -> str:
+def account_row(account: Account, now: float, wall: float) -> Row:
+    """Return the row of what an account used."""
+    return {
+        "account": account.name,
+        "usage_s": account.usage_s,
+        "usage_wall": on_wall(account.usage_at, now, wall),
+    }
+
+
+def account_of(row: Mapping[str, Any], now: float, wall: float) -> Account:
+    """Return the account of a row; what it holds and waits for is not stored."""
+    at = min(now, now + row["usage_wall"] - wall)
+    return Account(row["account"], usage_s=row["usage_s"], usage_at=at)
+
+
+def note_row(note: Note, now: float, wall: float) -> Row:
+    """Return the row of a note."""
+    return {
+        "number": note.number,
+        "at_wall": on_wall(note.at, now, wall),
+        "kind": note.kind,
+        "subject": note.subject,
+        "text": note.text,
+        "actor": note.actor,
+    }
+
+
+def note_of(row: Mapping[str, Any], now: float, wall: float) -> Note:
+    """Return the note of a row."""
+    at = now + row["at_wall"] - wall
+    return Note(row["number"], at, row["kind"], row["subject"], row["text"], row["actor"])
+
+
+def on_wall(at: float | None, now: float, wall: float) -> float | None:
+    """Return a point in time of the tracker's clock on the wall clock."""
+    return None if at is None else wall + at - now
+
+
+def on_clock(at_wall: float | None, now: float, wall: float) -> float | None:
+    """Return a point in time of the wall clock on the tracker's clock."""
+    return None if at_wall is None else now + at_wall - wall
+
+
+def failure_text(failure: Failure | None) -> str:
+    """Return the column of an error that is data; empty if there is none."""
     if failure is None:
         return ""
     return _json({"code": failure.code, "message": failure.message, "details": failure.details})
+
+
+def failure_of(text: str) -> Failure | None:
+    """Return the error of a column."""
+    if not text:
+        return None
+    facts = json.loads(text)
+    details = tuple((key, value) for key, value in facts["details"])
+    return Failure(facts["code"], facts["message"], details)
 
 
 def _json(value: object) -> str:

@@ -1,146 +1,75 @@
-"""The durable part of the state: SQLite behind SQLAlchemy Core.
+"""The durable part of the state: SQLite, or PostgreSQL, behind SQLAlchemy Core.
 
-Owns: the tables, writing the changes of steps in one transaction, loading at start, looking up the build cache.
-Does not own: blobs (`cas`) or what the values mean.
+Owns: writing the changes of steps in one transaction, loading at start, looking up the build cache, the reserve that
+lets results commit on a full disk. Does not own: the tables (`tables`), blobs (`cas`) or what the values mean.
 
-Invariant: what `write` returned from survives a crash; epochs in the store never go back. All calls block and come
-from one thread at a time.
+Invariant: what `write` returned from survives a crash; epochs in the store never go back. All calls but
+`check_room` block and come from one thread at a time. What only one of the databases understands is in `dialects`.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Float,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    func,
-    select,
-    tuple_,
-)
-from sqlalchemy.dialects.sqlite import Insert, insert
+from sqlalchemy import create_engine, func, select, tuple_
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import StaticPool
 
 from farm.errors import InfrastructureError
-from farm_tracker import rows
+from farm_tracker import rows, run_rows
+from farm_tracker.dialects import configure, is_full, upsert_of
+from farm_tracker.reserve import Reserve
 from farm_tracker.state.model import LIVE_LEASES
 from farm_tracker.state.state import Changes
 from farm_tracker.state.work import OPEN_JOBS, AttemptState
+from farm_tracker.tables import (
+    accounts,
+    action_cache,
+    agents,
+    attempts,
+    builds,
+    devices,
+    jobs,
+    leases,
+    meta,
+    metadata,
+    notes,
+    run_attempts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection, Engine, Table
 
+    from farm_tracker.state.account import Account
     from farm_tracker.state.model import Agent, Device, Lease
+    from farm_tracker.state.notes import Note
+    from farm_tracker.state.run import RunAttempt, RunJob
     from farm_tracker.state.work import BuildUnit, CacheEntry, UnitSpec
 
 V = TypeVar("V")
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LOOKUP_BATCH = 200
-
-metadata = MetaData()
-
-meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", String))
-agents = Table(
-    "agents",
-    metadata,
-    Column("agent_id", String, primary_key=True),
-    Column("instance_id", String, nullable=False),
-    Column("former_instances", String, nullable=False),
-    Column("version", String, nullable=False),
-    Column("builds", String, nullable=False),
-    Column("build_slots", Integer, nullable=False),
-    Column("hosted_by", String, nullable=False),
-    Column("host", String, nullable=False),
-    Column("device_ids", String, nullable=False),
-)
-devices = Table(
-    "devices",
-    metadata,
-    Column("device_id", String, primary_key=True),
-    Column("agent_id", String, nullable=False),
-    Column("description", String, nullable=False),
-    Column("admin", String, nullable=False),
-    Column("epoch", Integer, nullable=False),
-)
-leases = Table(
-    "leases",
-    metadata,
-    Column("lease_id", String, primary_key=True),
-    Column("selector", String, nullable=False),
-    Column("holder", String, nullable=False),
-    Column("ttl_s", Float, nullable=False),
-    Column("state", String, nullable=False, index=True),
-    Column("device_id", String, nullable=False),
-    Column("agent_id", String, nullable=False),
-    Column("epoch", Integer, nullable=False),
-    Column("expires_wall", Float, nullable=False),
-    Column("cause", String, nullable=False),
-    Column("changed_wall", Float, nullable=False),
-)
-builds = Table(
-    "builds",
-    metadata,
-    Column("job_id", String, primary_key=True),
-    Column("request_key", String, nullable=False),
-    Column("target_host", String, nullable=False),
-    Column("unit_ids", String, nullable=False),
-    Column("keep_going", Boolean, nullable=False),
-    Column("state", String, nullable=False, index=True),
-    Column("artifact", String, nullable=False),
-    Column("cause", String, nullable=False),
-    Column("changed_wall", Float, nullable=False),
-)
-attempts = Table(
-    "attempts",
-    metadata,
-    Column("attempt_id", String, primary_key=True),
-    Column("unit_id", String, nullable=False),
-    Column("unit", String, nullable=False),
-    Column("agent_id", String, nullable=False),
-    Column("instance_id", String, nullable=False),
-    Column("state", String, nullable=False, index=True),
-    Column("failure", String, nullable=False),
-    Column("seconds", Float, nullable=False),
-    Column("changed_wall", Float, nullable=False),
-)
-action_cache = Table(
-    "action_cache",
-    metadata,
-    Column("kind", String, primary_key=True),
-    Column("target_id", String, primary_key=True),
-    Column("symbol", String, primary_key=True),
-    Column("function_sha256", String, primary_key=True),
-    Column("builder_version", String, primary_key=True),
-    Column("toolchain", String, primary_key=True),
-    Column("target", String, nullable=False),
-    Column("module", String, nullable=False),
-    Column("signature", LargeBinary, nullable=False),
-    Column("stored_wall", Float, nullable=False),
-)
+NOTES_KEPT = 10_000
+NOTES_PRUNED_BY = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a former run left: agents, devices, and the leases that it had given out."""
+    """What a former run left: agents, devices, the leases that it had given out, and every job that it knew."""
 
     agents: tuple[Agent, ...]
     devices: tuple[Device, ...]
     leases: tuple[Lease, ...]
     ended_jobs: int
+    run_jobs: tuple[RunJob, ...] = ()
+    run_attempts: tuple[RunAttempt, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,33 +81,65 @@ class StoredChanges:
 
 
 class Store:
-    """The tracker's database in one file."""
+    """The tracker's database: one file, or what a database URL names.
 
-    def __init__(self, path: Path) -> None:
-        self._engine: Engine = create_engine(
-            f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-        event.listen(self._engine, "connect", _configure)
+    Parameters
+    ----------
+    where
+        Path of the SQLite file, or a URL of SQLAlchemy such as ``postgresql+psycopg://HOST/NAME``.
+    reserve_bytes
+        Size of the file that is kept beside a SQLite file, to be given up when the disk is full; 0: none.
+    """
+
+    def __init__(self, where: Path | str, reserve_bytes: int = 0) -> None:
+        is_file = isinstance(where, Path)
+        url = f"sqlite:///{where}" if is_file else str(where)
+        options: dict[str, Any] = {}
+        if url.startswith("sqlite"):
+            options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+        self._engine: Engine = create_engine(url, **options)
+        self._reserve: Reserve | None = None
+        if isinstance(where, Path) and reserve_bytes:
+            self._reserve = Reserve(where.with_name(where.name + ".reserve"), reserve_bytes)
+        configure(self._engine)
         metadata.create_all(self._engine)
         with self._engine.begin() as connection:
-            _check_version(connection, path)
+            _check_version(connection, where)
+        if self._reserve is not None:
+            self._reserve.take()
 
     def close(self) -> None:
         """Close the file."""
         self._engine.dispose()
 
+    def check_room(self) -> None:
+        """Raise StoreFull if nothing new should be promised, since its disk is (nearly) full. Quick."""
+        if self._reserve is not None:
+            self._reserve.check()
+
     def write(self, stored: StoredChanges, now: float, wall: float) -> None:
         """Write everything durable among the changes in one transaction.
+
+        On a full disk the reserve is given up, so that what was promised can still be kept.
 
         Raises
         ------
         sqlalchemy.exc.SQLAlchemyError
             The file cannot be written; nothing of it was.
         """
+        try:
+            self._write(stored, now, wall)
+        except OperationalError as error:
+            if self._reserve is None or not is_full(error) or not self._reserve.give_up():
+                raise
+            self._write(stored, now, wall)
+
+    def _write(self, stored: StoredChanges, now: float, wall: float) -> None:
         changes = stored.changes
         with self._engine.begin() as connection:
             _upsert(connection, agents, [rows.agent_row(it) for it in _present(changes.agents)])
-            _upsert(connection, devices, [rows.device_row(it) for it in _present(changes.devices)])
+            known = [rows.device_row(it, now, wall) for it in _present(changes.devices)]
+            _upsert(connection, devices, known)
             granted = [it for it in _present(changes.leases) if it.epoch]
             _upsert(connection, leases, [rows.lease_row(it, now, wall) for it in granted])
             _upsert(connection, builds, [rows.job_row(it, wall) for it in _present(changes.jobs)])
@@ -188,13 +149,13 @@ class Store:
             ]
             _upsert(connection, attempts, tried)
             _upsert(connection, action_cache, [rows.cache_row(it, wall) for it in changes.cached])
-            for agent_id in _absent(changes.agents):
-                connection.execute(agents.delete().where(agents.c.agent_id == agent_id))
+            _write_runs(connection, changes, now, wall)
+            _forget(connection, changes)
 
     def load(self, now: float, wall: float) -> Loaded:
         """Return what survives a restart, and end what does not.
 
-        Jobs end with the tracker that ran them: their clients' calls broke.
+        Builds end with the tracker that ran them: their clients' calls broke. Run jobs go on.
         """
         with self._engine.begin() as connection:
             cause = {"cause": "the tracker was restarted", "changed_wall": wall}
@@ -208,12 +169,26 @@ class Store:
                 .where(attempts.c.state == str(AttemptState.BUILDING))
                 .values(state=str(AttemptState.LOST), changed_wall=wall)
             )
-            live = select(leases).where(leases.c.state.in_([str(it) for it in LIVE_LEASES]))
+            is_live = leases.c.state.in_([str(it) for it in LIVE_LEASES])
+            connection.execute(leases.delete().where(~is_live))
+            live = select(leases).where(is_live)
+            waiting = select(jobs).order_by(jobs.c.queued_wall, jobs.c.job_id)
+            newest = select(notes).order_by(notes.c.number.desc()).limit(NOTES_KEPT)
+            told = [rows.note_of(row, now, wall) for row in _all(connection, newest)]
             return Loaded(
                 tuple(rows.agent_of(row, now) for row in _all(connection, select(agents))),
-                tuple(rows.device_of(row) for row in _all(connection, select(devices))),
+                tuple(rows.device_of(row, now, wall) for row in _all(connection, select(devices))),
                 tuple(rows.lease_of(row, now, wall) for row in _all(connection, live)),
                 ended.rowcount,
+                tuple(run_rows.job_of(row, now, wall) for row in _all(connection, waiting)),
+                tuple(
+                    run_rows.attempt_of(row, now, wall)
+                    for row in _all(connection, select(run_attempts))
+                ),
+                tuple(
+                    rows.account_of(row, now, wall) for row in _all(connection, select(accounts))
+                ),
+                tuple(reversed(told)),
             )
 
     def lookup(self, specs: Sequence[UnitSpec]) -> list[CacheEntry]:
@@ -247,14 +222,7 @@ class Store:
             }
 
 
-def _configure(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's event
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _check_version(connection: Connection, path: Path) -> None:
+def _check_version(connection: Connection, path: Path | str) -> None:
     found = connection.execute(select(meta.c.value).where(meta.c.name == "schema")).scalar()
     if found is None:
         connection.execute(meta.insert().values(name="schema", value=str(SCHEMA_VERSION)))
@@ -265,21 +233,38 @@ def _check_version(connection: Connection, path: Path) -> None:
         )
 
 
+def _write_runs(connection: Connection, changes: Changes, now: float, wall: float) -> None:
+    changed = [run_rows.job_row(it, now, wall) for it in _present(changes.run_jobs)]
+    _upsert(connection, jobs, changed)
+    tried = [run_rows.attempt_row(it, now, wall) for it in _present(changes.run_attempts)]
+    _upsert(connection, run_attempts, tried)
+    used = [rows.account_row(it, now, wall) for it in _present(changes.accounts)]
+    _upsert(connection, accounts, used)
+    if changes.notes:
+        _upsert(connection, notes, [rows.note_row(it, now, wall) for it in changes.notes])
+        first, last = changes.notes[0].number, changes.notes[-1].number
+        if first // NOTES_PRUNED_BY != (last + 1) // NOTES_PRUNED_BY:
+            connection.execute(notes.delete().where(notes.c.number <= last - NOTES_KEPT))
+
+
+def _forget(connection: Connection, changes: Changes) -> None:
+    """Delete the rows of what the state has forgotten."""
+    for table, forgotten in (
+        (agents, changes.agents),
+        (leases, changes.leases),
+        (jobs, changes.run_jobs),
+        (run_attempts, changes.run_attempts),
+        (accounts, changes.accounts),
+    ):
+        (key,) = table.primary_key.columns
+        absent = _absent(forgotten)
+        for start in range(0, len(absent), LOOKUP_BATCH):
+            connection.execute(table.delete().where(key.in_(absent[start : start + LOOKUP_BATCH])))
+
+
 def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:
     if values:
-        connection.execute(_upsert_of(table), values)
-
-
-@functools.cache
-def _upsert_of(table: Table) -> Insert:
-    statement = insert(table)
-    keys = [column.name for column in table.primary_key.columns]
-    changed = {
-        column.name: statement.excluded[column.name]
-        for column in table.columns
-        if column.name not in keys
-    }
-    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+        connection.execute(upsert_of(table, connection.dialect.name), values)
 
 
 def _all(connection: Connection, query: Any) -> list[Any]:  # noqa: ANN401 - rows are dynamic

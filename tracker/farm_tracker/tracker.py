@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from farm.core.ids import JobId, LeaseId
 from farm.errors import FarmError, Fenced, InfrastructureError
-from farm_tracker import rows
+from farm_tracker import adopting
 from farm_tracker.commits import Commits, durable_part
 from farm_tracker.links import Link, Links
 from farm_tracker.sessions import Sessions
@@ -22,6 +22,8 @@ from farm_tracker.state.commands import (
     EndSession,
     FenceAgent,
     GrantLease,
+    JobAccepted,
+    JobChanged,
     JobEnded,
     PushDesired,
     RefuseLease,
@@ -31,11 +33,13 @@ from farm_tracker.state.commands import (
 from farm_tracker.state.events import (
     AgentDisconnected,
     AgentReported,
+    JobSubmitted,
     LeaseReleased,
     LeaseRequested,
     Tick,
 )
-from farm_tracker.state.state import Changes, State
+from farm_tracker.state.model import DEFAULT_ACCOUNT
+from farm_tracker.state.state import State
 from farm_tracker.state.step import step
 
 if TYPE_CHECKING:
@@ -68,6 +72,9 @@ class Tracker:
         self._commits = Commits(self._write, self._carry_out)
         self._waiting: dict[LeaseId, asyncio.Future[GrantLease]] = {}
         self._news: dict[JobId, JobNews] = {}
+        self._accepting: dict[JobId, asyncio.Future[JobAccepted]] = {}
+        self._changed: dict[JobId, set[asyncio.Event]] = {}
+        self._followers: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
         # Done when the tracker stops or fails: whoever waits for news gets its error.
@@ -85,25 +92,18 @@ class Tracker:
         """Take over what a former run left: live leases go on, agents have their silence limit."""
         now, wall = self.clock.now(), self.clock.wall()
         loaded = await self._commits.in_thread(self._store.load, now, wall)
-        changes = Changes()
-        changes.agents.update((it.agent_id, it) for it in loaded.agents)
-        changes.devices.update((it.device_id, it) for it in loaded.devices)
-        for lease in loaded.leases:
-            device = changes.devices.get(lease.device_id) if lease.device_id else None
-            if device is None or device.epoch != lease.epoch:
-                raise InfrastructureError(
-                    f"store: live lease {lease.lease_id} does not fit device {lease.device_id}; "
-                    "restore the data folder from a copy"
-                )
-            changes.leases[lease.lease_id] = lease
-            changes.devices[device.device_id] = rows.held(device, lease)
-            self.sessions.open(lease)
+        changes = adopting.changes_of(loaded, now, self.state.limits)
         self.state.apply(changes)
+        for lease in changes.leases.values():
+            if lease is not None:
+                self.sessions.open(lease)
         log.info(
-            "loaded agents=%d devices=%d leases=%d ended_builds=%d",
+            "loaded agents=%d devices=%d leases=%d jobs=%d queued=%d ended_builds=%d",
             len(loaded.agents),
             len(loaded.devices),
             len(loaded.leases),
+            len(loaded.run_jobs),
+            len(self.state.queue),
             loaded.ended_jobs,
         )
         await self.post(Tick())
@@ -114,7 +114,8 @@ class Tracker:
         error = InfrastructureError("tracker: it is being stopped; try again when it is back")
         self.links.close_all()
         self.sessions.end_all(error)
-        for waiter in self._waiting.values():
+        waiters: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._accepting.values()]
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
         if not self.ending.done():
@@ -140,10 +141,45 @@ class Tracker:
         stored = durable_part(self.state, result.changes)
         self.state.apply(result.changes)
         self._arm()
-        return self._commits.add(stored, result)
+        done = self._commits.add(stored, result)
+        if result.changes.notes and self._followers:
+            done.add_done_callback(lambda _: self._wake_followers())
+        return done
+
+    def settled(self) -> asyncio.Future[None]:
+        """Return a future that is done when everything that the state shows now is stored."""
+        return self._commits.settled()
+
+    def check_room(self) -> None:
+        """Raise StoreFull if nothing new should be promised."""
+        self._store.check_room()
+
+    async def submit(self, event: JobSubmitted) -> JobAccepted:
+        """Submit a job; return once it is stored.
+
+        Raises
+        ------
+        NobodyCanServe, QuotaExceeded, InvalidInput
+            It is refused; nothing changed.
+        """
+        waiter: asyncio.Future[JobAccepted] = asyncio.get_running_loop().create_future()
+        self._accepting[event.job_id] = waiter
+        try:
+            await self.post(event)
+            return await waiter
+        finally:
+            del self._accepting[event.job_id]
+            if waiter.done() and not waiter.cancelled():
+                waiter.exception()  # it may have failed beside the post
 
     async def acquire(
-        self, selector: Selector, *, ttl_s: float, wait_s: float, holder: str
+        self,
+        selector: Selector,
+        *,
+        ttl_s: float,
+        wait_s: float,
+        holder: str,
+        account: str = DEFAULT_ACCOUNT,
     ) -> GrantLease:
         """Wait for a device and take it.
 
@@ -158,7 +194,7 @@ class Tracker:
         waiter: asyncio.Future[GrantLease] = asyncio.get_running_loop().create_future()
         self._waiting[lease_id] = waiter
         try:
-            await self.post(LeaseRequested(lease_id, selector, ttl_s, wait_s, holder))
+            await self.post(LeaseRequested(lease_id, selector, ttl_s, wait_s, holder, account))
             return await waiter
         except asyncio.CancelledError:
             self.abandon(lease_id)
@@ -214,6 +250,28 @@ class Tracker:
         """Stop collecting the news of a job."""
         self._news.pop(job_id, None)
 
+    def watch_job(self, job_id: JobId) -> asyncio.Event:
+        """Return an event that is set after each change of a run job, until `unwatch_job`."""
+        changed = asyncio.Event()
+        self._changed.setdefault(job_id, set()).add(changed)
+        return changed
+
+    def unwatch_job(self, job_id: JobId, changed: asyncio.Event) -> None:
+        """Set that event no more."""
+        self._changed[job_id].discard(changed)
+        if not self._changed[job_id]:
+            del self._changed[job_id]
+
+    def follow_notes(self) -> asyncio.Event:
+        """Return an event that is set after each new note, until `unfollow_notes`."""
+        changed = asyncio.Event()
+        self._followers.add(changed)
+        return changed
+
+    def unfollow_notes(self, changed: asyncio.Event) -> None:
+        """Set that event no more."""
+        self._followers.discard(changed)
+
     async def lookup(self, specs: Sequence[UnitSpec]) -> list[CacheEntry]:
         """Return what the build cache has for these units."""
         return await self._commits.in_thread(self._store.lookup, specs)
@@ -256,12 +314,28 @@ class Tracker:
                     f"agent {command.agent_id}: a newer process has connected; end this one"
                 )
                 self.links.fence(command.agent_id, command.instance_id, error)
-            case UnitChanged() | JobEnded():
-                self._tell(command)
             case Warn():
                 log.warning("%s", command.message)
+            case UnitChanged() | JobEnded() | JobAccepted() | JobChanged():
+                self._tell_of_job(command)
             case _:
                 assert_never(command)
+
+    def _tell_of_job(self, command: UnitChanged | JobEnded | JobAccepted | JobChanged) -> None:
+        match command:
+            case UnitChanged() | JobEnded():
+                self._tell(command)
+            case JobAccepted():
+                waiter = self._accepting.get(command.asked)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(command)
+            case JobChanged():
+                for changed in self._changed.get(command.job_id, ()):
+                    changed.set()
+
+    def _wake_followers(self) -> None:
+        for changed in self._followers:
+            changed.set()
 
     def _grant(self, command: GrantLease) -> None:
         lease: Lease = command.lease

@@ -159,6 +159,10 @@ def test_store_write_is_whole_or_absent(path):
         "builds": 0,
         "attempts": 0,
         "action_cache": 0,
+        "jobs": 0,
+        "run_attempts": 0,
+        "accounts": 0,
+        "events": 0,
     }
     store.close()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from farm.core.ids import Epoch
 from farm.errors import Fenced
-from farm_tracker.state import builds, leases
+from farm_tracker.state import builds, jobs, leases
 from farm_tracker.state.commands import FenceAgent, Warn
 from farm_tracker.state.model import HELD, Agent, Device, Health, Lease, Observed, Use
 from farm_tracker.state.table import OBSERVED, Trigger, follow
@@ -28,7 +28,15 @@ UNKILLABLE = "unkillable: what ran on it was not proved gone in time"
 
 
 def report(draft: Draft, event: AgentReported) -> None:
-    """Take in an agent's whole state."""
+    """Take in an agent's whole state.
+
+    What its runs came to is taken first: a process that was restarted tells the results that its predecessor kept
+    before that one's leases are given up.
+    """
+    _check_speaks(draft, event)
+    for run in event.runs:
+        jobs.report(draft, event, run)
+        jobs.settle(draft)
     _admit(draft, event, draft.agents.get(event.agent_id))
     former = draft.agents.get(event.agent_id)
     observed = former.observed if former else Observed.UNKNOWN
@@ -48,7 +56,7 @@ def report(draft: Draft, event: AgentReported) -> None:
         observed=follow(OBSERVED, observed, Trigger.REPORT, f"agent {event.agent_id}"),
         last_report=draft.now,
         former_instances=_former(former, event.instance_id),
-        toolchains=base.toolchains if base.instance_id == event.instance_id else {},
+        toolchains=event.toolchains,
     )
     for it in event.devices:
         if it.description.device_id in owned:
@@ -87,14 +95,16 @@ def observe(draft: Draft, agent: Agent, trigger: Trigger) -> None:
     for device_id in agent.device_ids:
         _observe_device(draft, draft.devices[device_id], observed)
     if observed is Observed.OFFLINE:
+        draft.note("agent.offline", agent.agent_id, f"silent for {draft.limits.offline_s:g} s")
         cause = f"agent {agent.agent_id} has been silent for {draft.limits.offline_s:g} s"
         for device_id in agent.device_ids:
             _lose_lease(draft, device_id, cause)
         builds.lose_all(draft, agent, cause)
 
 
-def _admit(draft: Draft, event: AgentReported, former: Agent | None) -> None:
-    """Refuse a process that was replaced; let a new one replace the former."""
+def _check_speaks(draft: Draft, event: AgentReported) -> None:
+    """Refuse a process that was replaced."""
+    former = draft.agents.get(event.agent_id)
     if former is None or former.instance_id == event.instance_id:
         return
     if event.instance_id in former.former_instances or not event.connected:
@@ -102,6 +112,16 @@ def _admit(draft: Draft, event: AgentReported, former: Agent | None) -> None:
             f"agent {event.agent_id}: process {event.instance_id} was replaced by "
             f"{former.instance_id}; end it"
         )
+
+
+def _admit(draft: Draft, event: AgentReported, former: Agent | None) -> None:
+    """Let a new process replace the former."""
+    if former is None:
+        draft.note("agent.joined", event.agent_id, f"on {event.host}")
+        return
+    if former.instance_id == event.instance_id:
+        return
+    draft.note("agent.restarted", event.agent_id, f"on {event.host}")
     draft.commands.append(FenceAgent(event.agent_id, former.instance_id))
     cause = f"agent {event.agent_id} was restarted"
     for device_id in former.device_ids:
@@ -143,9 +163,10 @@ def _report_device(draft: Draft, event: AgentReported, it: DeviceReport) -> None
     elif device.agent_id != event.agent_id:
         device = _adopt(draft, device, event)
     before = device
+    same = device.description == it.description
     device = replace(
         device,
-        description=it.description,
+        description=device.description if same else it.description,
         observed=Observed.ONLINE,
         health=device.health if _keeps_health(device, it) else it.health,
         health_cause=device.health_cause if _keeps_health(device, it) else it.health_cause,

@@ -145,7 +145,6 @@ def report(draft: Draft, event: AgentReported, it: AttemptReport) -> None:
     unit = draft.units[attempt.unit_id]
     if it.module is not None:
         _end_attempt(draft, unit, Trigger.SUCCEED, seconds=it.seconds)
-        _learn(draft, event, unit, it.module.toolchain)
         draft.changes.cached.append(CacheEntry(unit.spec, event.version, it.module))
         done = replace(draft.units[unit.unit_id], module=it.module, seconds=it.seconds)
         _settle(draft, done, Trigger.SUCCEED)
@@ -329,11 +328,3 @@ def _review(draft: Draft, job: BuildJob) -> None:
         end_job(draft, job, Trigger.FAIL, cause)
     elif not still_open:
         draft.commands.append(JobEnded(job.job_id, JobState.BUILDING, ""))
-
-
-def _learn(draft: Draft, event: AgentReported, unit: BuildUnit, toolchain: str) -> None:
-    """Remember which compiler this process builds a family with, for the cache."""
-    agent = draft.agents[event.agent_id]
-    if agent.toolchains.get(unit.spec.family) != toolchain:
-        known = {**agent.toolchains, unit.spec.family: toolchain}
-        draft.agents[event.agent_id] = replace(agent, toolchains=known)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from farm.core.ids import AgentId, AttemptId, JobId, LeaseId
     from farm.errors import FarmError
     from farm_tracker.state.model import Device, Lease
+    from farm_tracker.state.run import RunAttempt
     from farm_tracker.state.work import BuildUnit, JobState, UnitSpec
 
 
@@ -51,6 +52,14 @@ class BuildOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOrder:
+    """One run attempt that an agent is to work on; `run` is a `RunSpec` of the contract."""
+
+    attempt: RunAttempt
+    run: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PushDesired:
     """Send an agent's process everything that is wanted of it."""
 
@@ -58,6 +67,7 @@ class PushDesired:
     instance_id: str
     builds: tuple[BuildOrder, ...]
     leases: tuple[Lease, ...]
+    runs: tuple[RunOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,22 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class JobAccepted:
+    """Acknowledge a submit: the one that asked under the id `asked` has the job `job_id`."""
+
+    asked: JobId
+    job_id: JobId
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """Tell whoever waits for a run job that it, or its log, changed."""
+
+    job_id: JobId
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Tell whoever runs the farm."""
 
@@ -93,5 +119,14 @@ class Warn:
 
 
 Command = (
-    GrantLease | RefuseLease | EndSession | PushDesired | FenceAgent | UnitChanged | JobEnded | Warn
+    GrantLease
+    | RefuseLease
+    | EndSession
+    | PushDesired
+    | FenceAgent
+    | UnitChanged
+    | JobEnded
+    | JobAccepted
+    | JobChanged
+    | Warn
 )

@@ -2,8 +2,10 @@
 
 Owns: the deadline of each entity in each state. Does not own: what happens then (`expiry`).
 
-Invariant: every state that is not a resting state has a deadline. Resting are: a device that is IDLE, or CLEANING
-and known to be BAD; an agent that is OFFLINE and still owns devices.
+Invariant: every state that is not a resting state has a deadline, of its own or of what it is bound to: a held device
+and the running attempt of a job end with their lease, a RUNNING job with its attempt, an attempt that ended is kept
+as long as its job. Resting are: a device that is IDLE, or CLEANING and known to be BAD; an agent that is OFFLINE and
+still owns devices; an account that holds or waits for something.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from farm_tracker.state.account import FORGET_AFTER_HALF_LIVES, Account
 from farm_tracker.state.model import (
     HELD,
+    Admin,
     Agent,
     Device,
     Health,
@@ -22,6 +26,7 @@ from farm_tracker.state.model import (
     Observed,
     Use,
 )
+from farm_tracker.state.run import RunJob, RunState
 from farm_tracker.state.work import Attempt, AttemptState, BuildJob, BuildUnit, UnitState
 
 if TYPE_CHECKING:
@@ -32,7 +37,10 @@ if TYPE_CHECKING:
 FORGOTTEN = "FORGOTTEN"
 BAD = "CLEANING, BAD"
 
-Entity = Agent | Device | Lease | BuildJob | BuildUnit | Attempt
+Entity = Agent | Device | Lease | BuildJob | BuildUnit | Attempt | RunJob | Account
+
+TABLES = ("agents", "devices", "leases", "jobs", "units", "attempts", "run_jobs", "accounts")
+"""The tables of a state whose entities have deadlines of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,18 @@ class Deadline:
 
 def deadline_of(entity: Entity, limits: Limits) -> Deadline | None:
     """Return when `entity` leaves its state by itself; None for a resting state."""
+    match entity:
+        case RunJob():
+            return _of_run(entity)
+        case Account():
+            return _of_account(entity, limits)
+        case _:
+            return _of_the_rest(entity, limits)
+
+
+def _of_the_rest(
+    entity: Agent | Device | Lease | BuildJob | BuildUnit | Attempt, limits: Limits
+) -> Deadline | None:
     match entity:
         case Lease():
             return _of_lease(entity)
@@ -64,9 +84,8 @@ def deadline_of(entity: Entity, limits: Limits) -> Deadline | None:
 
 def deadlines(state: State) -> Iterator[tuple[Entity, Deadline]]:
     """Yield every armed deadline with what it belongs to."""
-    tables = (state.agents, state.devices, state.leases, state.jobs, state.units, state.attempts)
-    for table in tables:
-        for entity in table.values():
+    for name in TABLES:
+        for entity in getattr(state, name).values():
             deadline = deadline_of(entity, state.limits)
             if deadline is not None:
                 yield entity, deadline
@@ -86,13 +105,16 @@ def _of_lease(lease: Lease) -> Deadline:
 
 def _of_device(device: Device) -> Deadline | None:
     # A held device ends with its lease, whose deadline comes first in every state.
+    found = []
     if (
         device.use is Use.CLEANING
         and device.health is not Health.BAD
         and device.use_until is not None
     ):
-        return Deadline(device.use_until, BAD)
-    return None
+        found.append(Deadline(device.use_until, BAD))
+    if device.admin_until is not None:
+        found.append(Deadline(device.admin_until, Admin.ENABLED))
+    return min(found, key=lambda it: it.at, default=None)
 
 
 def _of_agent(agent: Agent, limits: Limits) -> Deadline | None:
@@ -113,6 +135,25 @@ def _of_unit(unit: BuildUnit) -> Deadline | None:
             return None  # ends with its attempt, which has one
         case _:
             return _forget(unit)
+
+
+def _of_run(job: RunJob) -> Deadline | None:
+    match job.state:
+        case RunState.TERMINAL:
+            return Deadline(job.forget_at, FORGOTTEN)
+        case RunState.QUEUED | RunState.SUBMITTED:
+            at = min(job.queue_until, job.unwatched_until or job.queue_until)
+            return Deadline(at, RunState.TERMINAL)
+        case RunState.RUNNING if job.unwatched_until is not None:
+            return Deadline(job.unwatched_until, RunState.TERMINAL)
+        case RunState.RUNNING:
+            return None  # ends with its attempt's lease, which has one
+
+
+def _of_account(account: Account, limits: Limits) -> Deadline | None:
+    if not account.is_idle():
+        return None
+    return Deadline(account.usage_at + FORGET_AFTER_HALF_LIVES * limits.half_life_s, FORGOTTEN)
 
 
 def _forget(entity: Lease | BuildJob | BuildUnit | Attempt) -> Deadline:

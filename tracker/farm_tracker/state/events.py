@@ -7,14 +7,18 @@ Invariant: an event is complete; handling it needs only the state and the time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from farm_tracker.state.model import DEFAULT_ACCOUNT
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from farm.core.digest import Digest
     from farm.core.ids import AgentId, AttemptId, Epoch, JobId, LeaseId
     from farm.target import Selector
-    from farm_tracker.state.model import Description, Health, Use
+    from farm_tracker.state.model import Admin, Description, Health, Use
     from farm_tracker.state.work import Failure, Module, UnitId, UnitSpec
 
 
@@ -45,6 +49,26 @@ class AttemptReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReport:
+    """What an agent knows of one run attempt; running while neither result nor failure is set.
+
+    `result` is a `JobResult` of the contract; `log` are the chunks that are in the store, from the first on.
+    """
+
+    attempt_id: AttemptId
+    epoch: Epoch
+    result: bytes | None = None
+    failure: Failure | None = None
+    log: tuple[Digest, ...] = ()
+    log_is_cut: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the attempt came to an end, in whatever way."""
+        return self.result is not None or self.failure is not None
+
+
+@dataclass(frozen=True, slots=True)
 class AgentReported:
     """An agent's whole state; `connected` marks the first of a control stream."""
 
@@ -58,6 +82,8 @@ class AgentReported:
     hosted_by: str
     host: str
     connected: bool = False
+    runs: tuple[RunReport, ...] = ()
+    toolchains: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +103,8 @@ class LeaseRequested:
     ttl_s: float
     wait_s: float
     holder: str
+    account: str = DEFAULT_ACCOUNT
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +159,54 @@ class BuildMerged:
     cause: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A client wants something run. `job_id` is what the job gets unless (account, client_key) has one already.
+
+    `run` is a `RunSpec` of the contract, `content` a digest of everything that is asked for.
+    """
+
+    job_id: JobId
+    account: str
+    client_key: str
+    content: str
+    selector: Selector
+    run: bytes
+    limit_s: float
+    priority: int = 0
+    queue_limit_s: float = 86_400.0
+    wait_for_device: bool = False
+    cancel_when_unwatched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """Somebody wants a job to end; one that ended already stays as it is."""
+
+    job_id: JobId
+    reason: str = ""
+    actor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobWatched:
+    """A stream that waits for a job opened, or closed (`watched` false)."""
+
+    job_id: JobId
+    watched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSet:
+    """People want something else of the devices that match; after `until_s` (0: never) they are enabled again."""
+
+    selector: Selector
+    admin: Admin
+    reason: str = ""
+    until_s: float = 0.0
+    actor: str = ""
+
+
 Event = (
     Tick
     | AgentReported
@@ -142,4 +218,9 @@ Event = (
     | BuildSubmitted
     | BuildCancelled
     | BuildMerged
+    | JobSubmitted
+    | JobCancelled
+    | JobWatched
+    | AdminSet
 )
+"""Everything that `step` takes. Whoever drives the core (the tracker, a simulation) makes these and nothing else."""

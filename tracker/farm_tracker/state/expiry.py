@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from farm_tracker.state import agents, builds, leases
+from farm_tracker.state import admin, agents, builds, jobs, leases
+from farm_tracker.state.account import Account
 from farm_tracker.state.agents import UNKILLABLE
 from farm_tracker.state.deadlines import BAD, FORGOTTEN, deadline_of
 from farm_tracker.state.model import Agent, Device, Health, Lease, LeaseState, Observed
+from farm_tracker.state.run import RunJob
 from farm_tracker.state.table import Trigger
 from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
 
@@ -39,8 +41,9 @@ def _pass(draft: Draft, entity: Entity, deadline: Deadline) -> None:
     match entity:
         case Lease():
             _expire_lease(draft, entity, deadline.then)
+        case Device() if deadline.then != BAD:
+            admin.expire(draft, entity)
         case Device():
-            assert deadline.then == BAD
             draft.devices[entity.device_id] = replace(
                 entity, health=Health.BAD, health_cause=UNKILLABLE, use_until=None
             )
@@ -53,15 +56,22 @@ def _pass(draft: Draft, entity: Entity, deadline: Deadline) -> None:
             builds.expire_unit(draft, entity)
         case BuildJob():
             builds.expire_job(draft, entity)
+        case RunJob():
+            jobs.expire(draft, entity)
+        case Account():
+            raise AssertionError("an account has no other deadline than being forgotten")
 
 
 def _forget(draft: Draft, overlay: Overlay[str, Entity], key: str, entity: Entity) -> None:
     if isinstance(entity, BuildUnit):
-        jobs = [draft.jobs.get(job_id) for job_id in entity.job_ids]
-        if any(job is not None and job.is_open for job in jobs):
+        builders = [draft.jobs.get(job_id) for job_id in entity.job_ids]
+        if any(job is not None and job.is_open for job in builders):
             later = draft.now + draft.limits.retain_s
             draft.units[entity.unit_id] = replace(entity, forget_at=later)
             return
+    if isinstance(entity, RunJob):
+        jobs.forget(draft, entity)
+        return
     overlay.forget(key)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from farm_tracker.state.deadlines import deadline_of, is_between
 from farm_tracker.state.model import HELD, LeaseState, Observed, Use
+from farm_tracker.state.run_invariants import CHECKS as RUN_CHECKS
 from farm_tracker.state.work import AttemptState, UnitState
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 def violations(state: State) -> list[str]:
     """Return what is wrong with a state; empty if nothing is."""
-    checks = (_devices, _leases, _agents, _units, _jobs, _waiting, _deadlines, _indices)
+    own = (_devices, _leases, _agents, _units, _jobs, _waiting, _deadlines, _indices)
+    checks = (*own, *RUN_CHECKS)
     return list(chain.from_iterable(check(state) for check in checks))
 
 
@@ -105,11 +107,6 @@ def _jobs(state: State) -> Iterator[str]:
 
 
 def _waiting(state: State) -> Iterator[str]:
-    for lease_id in state.queued_leases:
-        selector = state.leases[lease_id].selector
-        for device_id in state.free_devices:
-            if selector.matches(state.devices[device_id].labels):
-                yield f"lease {lease_id}: QUEUED while {device_id} is free"
     for family, queue in state.queued_units.items():
         for agent_id, agent in state.agents.items():
             if family in agent.builds and agent.free_slots > 0:
@@ -121,6 +118,9 @@ def _deadlines(state: State) -> Iterator[str]:
         own = deadline_of(device, state.limits) is not None
         if is_between(device) and not own and device.lease_id is None:
             yield f"device {device.device_id}: {device.use} without a deadline"
+    for job in state.run_jobs.values():
+        if job.attempt_id is None and deadline_of(job, state.limits) is None:
+            yield f"job {job.job_id}: {job.state} without a deadline"
     for unit in state.units.values():
         bound = unit.attempt_id is not None
         if not bound and deadline_of(unit, state.limits) is None:
@@ -131,9 +131,6 @@ def _indices(state: State) -> Iterator[str]:
     free = {key for key, device in state.devices.items() if device.is_free}
     if free != set(state.free_devices):
         yield f"index of free devices: has {sorted(state.free_devices)}, is {sorted(free)}"
-    queued = [key for key, it in state.leases.items() if it.state is LeaseState.QUEUED]
-    if queued != list(state.queued_leases):
-        yield f"index of queued leases: has {list(state.queued_leases)}, is {queued}"
     waiting = {key for key, unit in state.units.items() if unit.state is UnitState.QUEUED}
     if waiting != set(chain.from_iterable(state.queued_units.values())):
         yield f"index of queued units: has {state.queued_units}, is {sorted(waiting)}"

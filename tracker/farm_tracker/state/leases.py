@@ -1,8 +1,9 @@
 """Leases: who gets which device, and how that right ends.
 
-Owns: queueing, matching, granting, ending. Does not own: what agents report (`agents`).
+Owns: queueing, granting, ending. Does not own: what agents report (`agents`), who is next (`scheduling`), the jobs
+that some leases serve (`jobs`).
 
-Invariant: at most one live lease a device; an epoch is used once; no queued lease matches a device that is free
+Invariant: at most one live lease a device; an epoch is used once; nothing that waits may have a device that is free
 (so a new request needs to be compared with free devices only, and a freed device with the queue only).
 """
 
@@ -20,6 +21,7 @@ from farm.errors import (
     InvalidInput,
     NobodyCanServe,
 )
+from farm_tracker.state import scheduling
 from farm_tracker.state.commands import EndSession, GrantLease, RefuseLease
 from farm_tracker.state.model import Admin, Device, Lease, LeaseState, Use
 from farm_tracker.state.table import LEASE, USE, Trigger, follow, told
@@ -40,16 +42,10 @@ NEAREST = 3
 
 
 def request(draft: Draft, event: LeaseRequested) -> None:
-    """Grant a free device, queue the request, or refuse it at once."""
+    """Queue a request, to be granted at the end of the step if a device is free, or refuse it at once."""
     if draft.leases.get(event.lease_id) is not None:
         raise InvalidInput(f"lease {event.lease_id}: exists already; use a fresh id")
-    candidates = [
-        device
-        for device in draft.devices.values()
-        if device.admin is not Admin.RETIRED and event.selector.matches(device.labels)
-    ]
-    if not candidates:
-        raise _nobody(draft, event.selector)
+    check_can_serve(draft, event.selector)
     lease = Lease(
         lease_id=event.lease_id,
         selector=event.selector,
@@ -57,19 +53,31 @@ def request(draft: Draft, event: LeaseRequested) -> None:
         ttl_s=event.ttl_s,
         wait_until=draft.now + event.wait_s,
         story=(f"{draft.now:.3f} QUEUED",),
+        account=event.account,
+        priority=event.priority,
+        queued_at=draft.now,
     )
-    for device in draft.free_devices():
-        if lease.selector.matches(device.labels):
-            grant(draft, lease, device)
-            return
-    if event.wait_s <= 0:
-        raise _busy(lease.selector, candidates)
+    if event.wait_s <= 0 and scheduling.free_device(draft, lease) is None:
+        raise _busy(draft, lease)
     draft.leases[lease.lease_id] = lease
+    scheduling.join(draft, lease)
+
+
+def check_can_serve(draft: Draft, selector: Selector) -> None:
+    """Raise NobodyCanServe if no device that people have not retired matches."""
+    for device_id in draft.base.matching.of(selector):
+        device = draft.devices[device_id]
+        if device.admin is not Admin.RETIRED and draft.fits(selector, device):
+            return
+    known = [it for it in draft.devices.values() if it.admin is not Admin.RETIRED]
+    if not any(draft.fits(selector, it) for it in known):
+        raise nobody(selector, known)
 
 
 def renew(draft: Draft, event: LeaseRenewed) -> None:
     """Move the end of a live lease."""
     lease = live_lease(draft, event.lease_id, event.epoch)
+    _check_interactive(lease)
     until = draft.now + event.ttl_s
     draft.leases[lease.lease_id] = replace(lease, ttl_s=event.ttl_s, expires_at=until)
     if lease.agent_id is not None:
@@ -83,6 +91,7 @@ def release(draft: Draft, event: LeaseReleased) -> None:
         return
     if event.epoch is not None and event.epoch != lease.epoch:
         raise _fenced(str(event.lease_id), event.epoch, f"its epoch is {lease.epoch}")
+    _check_interactive(lease)
     if lease.state is LeaseState.QUEUED or lease.is_live:
         end(draft, lease, Trigger.RELEASE, "released by its holder")
 
@@ -112,8 +121,8 @@ def live_lease(draft: Draft, lease_id: LeaseId, epoch: int) -> Lease:
     return lease
 
 
-def grant(draft: Draft, lease: Lease, device: Device) -> None:
-    """Give a free device to a queued lease, under a new epoch."""
+def grant(draft: Draft, lease: Lease, device: Device) -> Lease:
+    """Give a free device to a queued lease, under a new epoch; return the lease as it is then."""
     epoch = Epoch(device.epoch + 1)
     until = draft.now + lease.ttl_s
     line = f"{draft.now:.3f} GRANTED({epoch}) {device.device_id}"
@@ -125,14 +134,21 @@ def grant(draft: Draft, lease: Lease, device: Device) -> None:
         epoch=epoch,
         expires_at=until,
         active_by=draft.now + draft.limits.prepare_s,
+        granted_at=draft.now,
         story=told(lease.story, line),
     )
     held = move(draft, device, Trigger.GRANT, epoch=epoch)
     held = replace(held, epoch=epoch, lease_id=lease.lease_id)
     draft.leases[lease.lease_id] = granted
     draft.devices[device.device_id] = held
+    scheduling.leave(draft, lease)
+    scheduling.take(draft, lease.account)
     draft.commands.append(GrantLease(granted, held))
     draft.push[device.agent_id] = None
+    draft.note(
+        "lease.granted", device.device_id, f"{lease.lease_id}, epoch {epoch}, to {lease.holder}"
+    )
+    return granted
 
 
 def end(draft: Draft, lease: Lease, trigger: Trigger, cause: str) -> None:
@@ -146,8 +162,12 @@ def end(draft: Draft, lease: Lease, trigger: Trigger, cause: str) -> None:
         story=told(lease.story, f"{draft.now:.3f} {state}: {cause}"),
     )
     if lease.state is LeaseState.QUEUED:
+        scheduling.leave(draft, lease)
         draft.commands.append(RefuseLease(lease.lease_id, _refusal(draft, lease, state, cause)))
         return
+    scheduling.give_back(draft, lease)
+    draft.ended_leases.append((lease, trigger, cause))
+    draft.note("lease.ended", lease.device_id or "", f"{lease.lease_id}: {state}, {cause}")
     draft.commands.append(EndSession(lease.lease_id, _ended(lease, state, cause)))
     device = draft.devices.get(lease.device_id) if lease.device_id is not None else None
     if device is None or device.lease_id != lease.lease_id:
@@ -174,23 +194,9 @@ def move(draft: Draft, device: Device, trigger: Trigger, *, epoch: int) -> Devic
     return replace(device, use=use, use_until=None, story=story)
 
 
-def offer(draft: Draft) -> None:
-    """Give each device that became free in this step to the first lease in the queue that it matches."""
-    for device_id in draft.freed:
-        device = draft.devices.get(device_id)
-        if device is None or not device.is_free:
-            continue
-        labels = device.labels
-        for lease in draft.queued_leases():
-            if lease.selector.matches(labels):
-                grant(draft, lease, device)
-                break
-
-
 def _refusal(draft: Draft, lease: Lease, state: LeaseState, cause: str) -> FarmError:
     if state is LeaseState.EXPIRED:
-        fitting = [d for d in draft.devices.values() if lease.selector.matches(d.labels)]
-        return _busy(lease.selector, fitting)
+        return _busy(draft, lease)
     return Cancelled(f"lease {lease.lease_id}: {state} while it waited, {cause}; ask again")
 
 
@@ -205,7 +211,21 @@ def _fenced(lease_id: str, epoch: int, reason: str) -> Fenced:
     return Fenced(f"lease {lease_id[:80]} (epoch {epoch}): {reason}; acquire again")
 
 
-def _busy(selector: Selector, fitting: list[Device]) -> DeviceBusy:
+def _check_interactive(lease: Lease) -> None:
+    if lease.job_id is not None:
+        raise InvalidInput(
+            f"lease {lease.lease_id}: it serves job {lease.job_id} for a fixed term; cancel the job"
+        )
+
+
+def _busy(draft: Draft, lease: Lease) -> DeviceBusy:
+    selector = lease.selector
+    if scheduling.is_at_limit(draft, lease.account):
+        return DeviceBusy(
+            f"account {lease.account}: it holds {draft.limits.account_held} devices, its limit; "
+            "release one"
+        )
+    fitting = [it for it in draft.devices.values() if draft.fits(selector, it)]
     shown = ", ".join(f"{d.device_id} ({d.situation})" for d in fitting[:NEAREST])
     more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
     return DeviceBusy(
@@ -214,8 +234,8 @@ def _busy(selector: Selector, fitting: list[Device]) -> DeviceBusy:
     )
 
 
-def _nobody(draft: Draft, selector: Selector) -> NobodyCanServe:
-    known = [d for d in draft.devices.values() if d.admin is not Admin.RETIRED]
+def nobody(selector: Selector, known: list[Device]) -> NobodyCanServe:
+    """Return the error that names the devices nearest to a selector that none matches."""
     if not known:
         return NobodyCanServe(
             f"selector {str(selector) or '(any device)'!r}: this farm has no device; start an agent"

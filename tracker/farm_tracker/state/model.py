@@ -17,10 +17,15 @@ from farm.target import Selector
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, LeaseId
+    from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
 
 NO_EPOCH = 0
 STORY_LENGTH = 16
+POISON_DEVICES = 2
+"""A job that lost so many distinct devices is not tried again."""
+MAX_TERM_S = 600.0
+"""The longest term of a job's lease, in seconds."""
+DEFAULT_ACCOUNT = "local"
 
 
 @unique
@@ -96,7 +101,11 @@ HELD = frozenset({Use.RESERVED, Use.PREPARING, Use.LEASED})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Every length of time and count that the core decides by. Times are in seconds."""
+    """Every length of time and count that the core decides by. Times are in seconds.
+
+    A user's fault has no budget: it is never tried again. `account_held` counts devices at once, `account_queued`
+    what waits; both for each account.
+    """
 
     heartbeat_s: float = 1.0
     suspect_s: float = 4.0
@@ -110,6 +119,14 @@ class Limits:
     retain_s: float = 600.0
     infra_budget: int = 2
     lost_budget: int = 2
+    run_setup_s: float = 60.0
+    unwatched_s: float = 60.0
+    job_retain_s: float = 86_400.0
+    half_life_s: float = 3600.0
+    account_held: int = 10_000
+    account_queued: int = 200_000
+    log_bytes: int = 4 << 20
+    notes_kept: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +155,9 @@ class Device:
     lease_id: LeaseId | None = None
     use_until: float | None = None
     story: tuple[str, ...] = ()
+    admin_reason: str = ""
+    admin_actor: str = ""
+    admin_until: float | None = None
 
     @property
     def device_id(self) -> DeviceId:
@@ -169,7 +189,7 @@ class Device:
         """Why it cannot be granted now, in a few words."""
         words = []
         if self.admin is not Admin.ENABLED:
-            words.append(str(self.admin))
+            words.append(f"{self.admin}: {self.admin_reason}" if self.admin_reason else self.admin)
         if self.observed is not Observed.ONLINE:
             words.append(str(self.observed))
         if self.health is not Health.GOOD:
@@ -181,7 +201,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One request for a device, and the right to it once granted. `epoch` is 0 while queued."""
+    """One request for a device, and the right to it once granted. `epoch` is 0 while queued.
+
+    The lease of a job's attempt has `job_id`, and a fixed term: it is neither renewed nor released by a client.
+    """
 
     lease_id: LeaseId
     selector: Selector
@@ -197,6 +220,21 @@ class Lease:
     forget_at: float = 0.0
     cause: str = ""
     story: tuple[str, ...] = ()
+    account: str = DEFAULT_ACCOUNT
+    priority: int = 0
+    job_id: JobId | None = None
+    queued_at: float = 0.0
+    granted_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """Its name in the queue."""
+        return self.lease_id
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it waits for a device."""
+        return self.state is LeaseState.QUEUED
 
     @property
     def is_live(self) -> bool:

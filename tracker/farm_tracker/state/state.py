@@ -9,22 +9,34 @@ Invariant: an index always equals what the entities say (`invariants` computes b
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from farm_tracker.state.deadlines import deadline_of
-from farm_tracker.state.model import Agent, Device, Lease, LeaseState, Limits
+from farm.core.ids import JobId, LeaseId
+from farm_tracker.state.account import Account
+from farm_tracker.state.deadlines import TABLES, deadline_of
+from farm_tracker.state.model import Agent, Device, Lease, Limits
+from farm_tracker.state.notes import Note
+from farm_tracker.state.queue import Matching, Queue, same_labels
+from farm_tracker.state.run import RunAttempt, RunJob
 from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from farm.core.ids import AgentId, AttemptId, DeviceId, JobId, LeaseId
+    from farm.core.ids import AgentId, AttemptId, DeviceId
+    from farm.target import Selector
     from farm_tracker.state.commands import Command
+    from farm_tracker.state.deadlines import Entity
+    from farm_tracker.state.table import Trigger
     from farm_tracker.state.work import CacheEntry, UnitId, UnitSpec
 
 K = TypeVar("K", bound=str)
 V = TypeVar("V")
+
+STALE_DUE = 3
+"""The heap of deadlines is made anew when it holds so many times more than there are entities."""
 
 
 @dataclass(slots=True)
@@ -38,6 +50,10 @@ class Changes:
     units: dict[UnitId, BuildUnit | None] = field(default_factory=dict)
     attempts: dict[AttemptId, Attempt | None] = field(default_factory=dict)
     cached: list[CacheEntry] = field(default_factory=list)
+    run_jobs: dict[JobId, RunJob | None] = field(default_factory=dict)
+    run_attempts: dict[AttemptId, RunAttempt | None] = field(default_factory=dict)
+    accounts: dict[str, Account | None] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
 
     def merge(self, later: Changes) -> None:
         """Take over what `later` changed; its values win."""
@@ -48,6 +64,10 @@ class Changes:
         self.units.update(later.units)
         self.attempts.update(later.attempts)
         self.cached.extend(later.cached)
+        self.run_jobs.update(later.run_jobs)
+        self.run_attempts.update(later.run_attempts)
+        self.accounts.update(later.accounts)
+        self.notes.extend(later.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +89,39 @@ class State:
         self.jobs: dict[JobId, BuildJob] = {}
         self.units: dict[UnitId, BuildUnit] = {}
         self.attempts: dict[AttemptId, Attempt] = {}
+        self.run_jobs: dict[JobId, RunJob] = {}
+        self.run_attempts: dict[AttemptId, RunAttempt] = {}
+        self.accounts: dict[str, Account] = {}
+        self.notes: deque[Note] = deque(maxlen=self.limits.notes_kept)
+        self.note_number = 0
         # Indices. Dictionaries without values are sets that keep their order.
         self.free_devices: dict[DeviceId, None] = {}
-        self.queued_leases: dict[LeaseId, None] = {}
+        self.queue = Queue()
+        self.matching = Matching(self.devices)
+        self.client_jobs: dict[tuple[str, str], JobId] = {}
         self.queued_units: dict[str, dict[UnitId, None]] = {}
         self.open_units: dict[UnitSpec, UnitId] = {}
         self._due: list[tuple[float, str, str]] = []
 
+    @property
+    def queued_leases(self) -> dict[LeaseId, None]:
+        """The interactive leases that wait, oldest first; for tests and people, not for each step."""
+        waiting = [it for it in self.leases.values() if it.is_queued]
+        return {it.lease_id: None for it in sorted(waiting, key=lambda it: it.queued_at)}
+
     def apply(self, changes: Changes) -> None:
         """Make the changes true."""
+        before = {key: self.devices.get(key) for key in changes.devices}
         for device_id in _put(self.devices, changes.devices):
             device = self.devices.get(device_id)
+            former = before[device_id]
+            if former is None or device is None or not same_labels(former, device):
+                self.matching.update(device_id, device)
             _keep(self.free_devices, device_id, device is not None and device.is_free)
             self._arm("devices", device_id, device)
         for lease_id in _put(self.leases, changes.leases):
             lease = self.leases.get(lease_id)
-            queued = lease is not None and lease.state is LeaseState.QUEUED
-            _keep(self.queued_leases, lease_id, queued)
+            self._index_waiting(lease_id, lease)
             self._arm("leases", lease_id, lease)
         for unit_id, unit in changes.units.items():
             self._index_unit(unit_id, unit or self.units[unit_id], unit is not None)
@@ -97,6 +133,28 @@ class State:
             self._arm("jobs", job_id, self.jobs.get(job_id))
         for attempt_id in _put(self.attempts, changes.attempts):
             self._arm("attempts", attempt_id, self.attempts.get(attempt_id))
+        self._apply_runs(changes)
+        if len(self._due) > 64 + STALE_DUE * sum(len(getattr(self, name)) for name in TABLES):
+            self._rebuild_due()
+
+    def _apply_runs(self, changes: Changes) -> None:
+        for job_id, changed in changes.run_jobs.items():
+            job = changed or self.run_jobs[job_id]
+            if job.client_key:
+                key = (job.account, job.client_key)
+                if changed is not None:
+                    self.client_jobs[key] = job_id
+                elif self.client_jobs.get(key) == job_id:
+                    del self.client_jobs[key]
+        for job_id in _put(self.run_jobs, changes.run_jobs):
+            self._index_waiting(job_id, self.run_jobs.get(job_id))
+            self._arm("run_jobs", job_id, self.run_jobs.get(job_id))
+        _put(self.run_attempts, changes.run_attempts)
+        for name in _put(self.accounts, changes.accounts):
+            self._arm("accounts", name, self.accounts.get(name))
+        self.notes.extend(changes.notes)
+        if changes.notes:
+            self.note_number = changes.notes[-1].number
 
     def due(self, now: float) -> Iterator[tuple[str, str]]:
         """Yield (table, id) of everything whose deadline is not after `now`; changes nothing."""
@@ -126,15 +184,26 @@ class State:
         deadline = deadline_of(entity, self.limits) if entity is not None else None
         return deadline.at if deadline else None
 
-    def _arm(
-        self,
-        table: str,
-        key: str,
-        entity: Agent | Device | Lease | BuildJob | BuildUnit | Attempt | None,
-    ) -> None:
+    def _arm(self, table: str, key: str, entity: Entity | None) -> None:
         deadline = deadline_of(entity, self.limits) if entity is not None else None
         if deadline:
             heapq.heappush(self._due, (deadline.at, table, key))
+
+    def _rebuild_due(self) -> None:
+        """Drop what is outdated everywhere, not at the top only."""
+        self._due = [
+            (deadline.at, table, key)
+            for table in TABLES
+            for key, entity in getattr(self, table).items()
+            if (deadline := deadline_of(entity, self.limits)) is not None
+        ]
+        heapq.heapify(self._due)
+
+    def _index_waiting(self, key: str, entity: Lease | RunJob | None) -> None:
+        if entity is not None and entity.is_queued:
+            self.queue.put(entity)
+        else:
+            self.queue.drop(key)
 
     def _index_unit(self, unit_id: UnitId, unit: BuildUnit, exists: bool) -> None:
         queue = self.queued_units.setdefault(unit.spec.family, {})
@@ -161,18 +230,45 @@ class Draft:
         self.jobs = Overlay(state.jobs, self.changes.jobs)
         self.units = Overlay(state.units, self.changes.units)
         self.attempts = Overlay(state.attempts, self.changes.attempts)
+        self.run_jobs = Overlay(state.run_jobs, self.changes.run_jobs)
+        self.run_attempts = Overlay(state.run_attempts, self.changes.run_attempts)
+        self.accounts = Overlay(state.accounts, self.changes.accounts)
         self.commands: list[Command] = []
         # What the end of the step has to look at again.
         self.freed: dict[DeviceId, None] = {}
         self.push: dict[AgentId, None] = {}
         self.families: dict[str, None] = {}
+        self.joined: dict[str, None] = {}
+        self.unblocked: dict[str, None] = {}
+        self.ended_leases: list[tuple[Lease, Trigger, str]] = []
 
-    def queued_leases(self) -> Iterator[Lease]:
-        """Yield leases in the queue, oldest first."""
-        for lease_id in _newest(self.base.queued_leases, self.changes.leases):
-            lease = self.leases.get(lease_id)
-            if lease is not None and lease.state is LeaseState.QUEUED:
-                yield lease
+    def note(self, kind: str, subject: str, text: str, actor: str = "") -> None:
+        """Add a line to the farm's diary."""
+        number = self.base.note_number + len(self.changes.notes) + 1
+        self.changes.notes.append(Note(number, self.now, kind, subject, text, actor))
+
+    def waiting(self, key: str) -> Lease | RunJob | None:
+        """Return what waits in the queue under `key`, if it still does."""
+        job = self.run_jobs.get(JobId(key))
+        if job is not None:
+            return job if job.is_queued else None
+        lease = self.leases.get(LeaseId(key))
+        return lease if lease is not None and lease.is_queued else None
+
+    def fits(self, selector: Selector, device: Device, known: Device | None = None) -> bool:
+        """Tell whether a device matches, without looking at its labels unless they are new.
+
+        `known` is the device as it was before the step, if the caller has looked it up.
+        """
+        known = known or self.base.devices.get(device.device_id)
+        if known is None or not (known is device or same_labels(known, device)):
+            return selector.matches(device.labels)
+        return device.device_id in self.base.matching.of(selector)
+
+    def job_of_client(self, account: str, client_key: str) -> RunJob | None:
+        """Return the job that a client submitted under this key."""
+        job_id = self.base.client_jobs.get((account, client_key)) if client_key else None
+        return self.run_jobs.get(job_id) if job_id is not None else None
 
     def free_devices(self) -> Iterator[Device]:
         """Yield devices that can be granted, the one that was free longest first."""

@@ -12,7 +12,8 @@ from enum import StrEnum, unique
 from typing import TYPE_CHECKING, TypeVar
 
 from farm.errors import InvalidTransition
-from farm_tracker.state.model import STORY_LENGTH, LeaseState, Observed, Use
+from farm_tracker.state.model import STORY_LENGTH, Admin, LeaseState, Observed, Use
+from farm_tracker.state.run import RunAttemptState, RunState
 from farm_tracker.state.work import AttemptState, JobState, UnitState
 
 if TYPE_CHECKING:
@@ -41,9 +42,26 @@ class Trigger(StrEnum):
     FAIL = "FAIL"
     RETRY = "RETRY"
     CANCEL = "CANCEL"
+    SUPERSEDE = "SUPERSEDE"
+    ENABLE = "ENABLE"
+    DRAIN = "DRAIN"
+    REST = "REST"
+    MAINTAIN = "MAINTAIN"
+    RETIRE = "RETIRE"
 
 
-S = TypeVar("S", LeaseState, Use, Observed, JobState, UnitState, AttemptState)
+S = TypeVar(
+    "S",
+    LeaseState,
+    Use,
+    Observed,
+    JobState,
+    UnitState,
+    AttemptState,
+    RunState,
+    RunAttemptState,
+    Admin,
+)
 
 LEASE: Mapping[tuple[LeaseState, Trigger], LeaseState] = {
     (LeaseState.QUEUED, Trigger.GRANT): LeaseState.GRANTED,
@@ -113,6 +131,41 @@ ATTEMPT: Mapping[tuple[AttemptState, Trigger], AttemptState] = {
     (AttemptState.BUILDING, Trigger.FAIL): AttemptState.FAILED,
     (AttemptState.BUILDING, Trigger.LOSE): AttemptState.LOST,
     (AttemptState.BUILDING, Trigger.CANCEL): AttemptState.CANCELLED,
+}
+
+RUN: Mapping[tuple[RunState, Trigger], RunState] = {
+    (RunState.SUBMITTED, Trigger.ENQUEUE): RunState.QUEUED,
+    (RunState.QUEUED, Trigger.ASSIGN): RunState.RUNNING,
+    # A result that came late, but before anybody else began.
+    (RunState.QUEUED, Trigger.SUCCEED): RunState.TERMINAL,
+    (RunState.QUEUED, Trigger.CANCEL): RunState.TERMINAL,
+    (RunState.QUEUED, Trigger.EXPIRE): RunState.TERMINAL,
+    (RunState.RUNNING, Trigger.SUCCEED): RunState.TERMINAL,
+    (RunState.RUNNING, Trigger.FAIL): RunState.TERMINAL,
+    (RunState.RUNNING, Trigger.CANCEL): RunState.TERMINAL,
+    (RunState.RUNNING, Trigger.RETRY): RunState.QUEUED,
+}
+
+RUN_ATTEMPT: Mapping[tuple[RunAttemptState, Trigger], RunAttemptState] = {
+    (RunAttemptState.RUNNING, Trigger.SUCCEED): RunAttemptState.DONE,
+    (RunAttemptState.RUNNING, Trigger.FAIL): RunAttemptState.INFRA_FAILED,
+    (RunAttemptState.RUNNING, Trigger.LOSE): RunAttemptState.LOST,
+    (RunAttemptState.RUNNING, Trigger.CANCEL): RunAttemptState.CANCELLED,
+    (RunAttemptState.LOST, Trigger.SUCCEED): RunAttemptState.DONE,
+    (RunAttemptState.LOST, Trigger.SUPERSEDE): RunAttemptState.SUPERSEDED,
+}
+
+WISHES: Mapping[Admin, Trigger] = {
+    Admin.ENABLED: Trigger.ENABLE,
+    Admin.DRAINING: Trigger.DRAIN,
+    Admin.MAINTENANCE: Trigger.MAINTAIN,
+    Admin.RETIRED: Trigger.RETIRE,
+}
+"""What people can ask for, whatever they asked for before."""
+
+ADMIN: Mapping[tuple[Admin, Trigger], Admin] = {
+    **{(before, trigger): after for before in Admin for after, trigger in WISHES.items()},
+    (Admin.DRAINING, Trigger.REST): Admin.DRAINED,
 }
 
 

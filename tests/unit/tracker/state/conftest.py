@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from farm_tracker.state import State, step, violations
@@ -14,9 +15,12 @@ from farm_tracker.state.events import (
     BuildSubmitted,
     DeviceReport,
     Event,
+    JobSubmitted,
     LeaseRequested,
+    RunReport,
 )
 from farm_tracker.state.model import Description, Health, Limits, TimingClass, Use
+from farm_tracker.state.run import RunJob
 from farm_tracker.state.work import Failure, ItemKind, Module, UnitId, UnitSpec
 
 from farm.core.digest import digest_of
@@ -64,6 +68,7 @@ class World:
         builds: tuple[str, ...] = (),
         slots: int = 1,
         connected: bool = True,
+        runs: tuple[RunReport, ...] = (),
     ) -> AgentReported:
         return AgentReported(
             agent_id=AgentId(agent_id),
@@ -76,6 +81,7 @@ class World:
             hosted_by="test",
             host="here",
             connected=connected,
+            runs=runs,
         )
 
     def device(
@@ -95,6 +101,44 @@ class World:
         return LeaseRequested(
             LeaseId(lease_id), Selector.parse(selector), ttl_s, wait_s, "somebody"
         )
+
+    def job(
+        self, job_id: str = "j", selector: str = "", *, content: str = "c", **options: Any
+    ) -> JobSubmitted:
+        given = {"account": "alice", "client_key": "", "limit_s": 10.0, **options}
+        return JobSubmitted(
+            JobId(job_id),
+            content=content,
+            selector=Selector.parse(selector),
+            run=b"run " + job_id.encode(),
+            **given,
+        )
+
+    def passed(self, attempt_id: str, epoch: int = 1, **fields: Any) -> RunReport:
+        return RunReport(AttemptId(attempt_id), Epoch(epoch), result=b"result", **fields)
+
+    def broke(self, attempt_id: str, code: str, epoch: int = 1, **fields: Any) -> RunReport:
+        return RunReport(AttemptId(attempt_id), Epoch(epoch), failure=Failure(code, "m"), **fields)
+
+    def running(self, attempt_id: str, epoch: int = 1, **fields: Any) -> RunReport:
+        return RunReport(AttemptId(attempt_id), Epoch(epoch), **fields)
+
+    def join(self, agent_id: str = "agent", *device_ids: str, **options: Any) -> None:
+        """Let an agent report, with its devices idle unless `held` gives them an epoch."""
+        held = options.pop("held", {})
+        devices = tuple(
+            self.device(it, Use.LEASED if it in held else Use.IDLE, held.get(it, 0))
+            for it in device_ids or ("dev0",)
+        )
+        self.happen(self.agent(agent_id, devices=devices, **options))
+
+    def run_job(self, job_id: str = "j") -> RunJob:
+        return self.state.run_jobs[JobId(job_id)]
+
+    def tries(self, job_id: str = "j") -> list[tuple[str, str]]:
+        """Return device and state of each attempt of a job."""
+        found = [self.state.run_attempts[it] for it in self.run_job(job_id).attempt_ids]
+        return [(it.device_id, it.state) for it in found]
 
     def submit(self, job_id: str, *specs: UnitSpec, keep_going: bool = False) -> BuildSubmitted:
         units = tuple((UnitId(f"{job_id}-u{i}"), spec) for i, spec in enumerate(specs))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from farm_tracker.state.commands import JobEnded, PushDesired, UnitChanged
 from farm_tracker.state.events import AgentDisconnected, BuildCancelled, BuildMerged, Tick
@@ -225,10 +227,9 @@ def test_build_submitted_twice_or_empty_is_refused(world):
             world.happen(event)
 
 
-def test_build_toolchain_of_a_process_is_learnt_and_forgotten_with_it(world):
-    world.happen(world.agent(builds=X86))
-    world.happen(world.submit("j", world.spec("a")))
-    world.happen(world.agent(builds=X86, attempts=(world.done("j-u0.1"),)))
-    assert world.state.agents["agent"].toolchains == {"llvm/x86_64": "test 1"}
+def test_build_toolchains_of_an_agent_are_what_its_process_reports(world):
+    chains = {"llvm/x86_64": "cc 1"}
+    world.happen(replace(world.agent(builds=X86), toolchains=chains))
+    assert world.state.agents["agent"].toolchains == chains
     world.happen(world.agent(instance_id="p2", builds=X86))
     assert world.state.agents["agent"].toolchains == {}

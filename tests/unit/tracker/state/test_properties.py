@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import pytest
 from farm_tracker.state import deadlines, step, violations
-from farm_tracker.state.commands import EndSession, GrantLease, JobEnded, PushDesired, UnitChanged
+from farm_tracker.state.commands import (
+    EndSession,
+    GrantLease,
+    JobAccepted,
+    JobChanged,
+    JobEnded,
+    PushDesired,
+    UnitChanged,
+)
 from farm_tracker.state.events import (
+    AdminSet,
     AgentDisconnected,
     BuildCancelled,
     BuildMerged,
+    JobCancelled,
+    JobWatched,
     LeaseReleased,
     LeaseRenewed,
     LeaseRevoked,
     Tick,
 )
-from farm_tracker.state.model import Health, Use
+from farm_tracker.state.model import Admin, Health, Use
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,6 +39,7 @@ from hypothesis.stateful import (
 
 from farm.core.digest import digest_of
 from farm.errors import FarmError, Fenced, InvalidTransition
+from farm.target import Selector
 
 AGENTS = ("a", "b", "c")
 DEVICES = {"a": ("d0", "d1"), "b": ("d2",), "c": ("d0",)}
@@ -46,12 +58,16 @@ class History(RuleBasedStateMachine):
         self.world = type(self).make_world()
         self.world.checks = False
         self.world.limit(retain_s=50.0, unit_wait_s=40.0, job_s=200.0)
+        self.world.limit(job_retain_s=300.0, half_life_s=20.0, account_held=2, account_queued=6)
         self.count = 0
         self.instances = dict.fromkeys(AGENTS, 1)
         self.epochs = {}
         self.live = {}
         self.outcomes = {}
         self.desired = {}
+        self.ends = {}
+        self.keys = {}
+        self.running = {}
 
     def happen(self, event, after=0.0):
         self.world.now += after
@@ -79,6 +95,9 @@ class History(RuleBasedStateMachine):
             state.jobs,
             state.units,
             state.attempts,
+            state.run_jobs,
+            state.run_attempts,
+            state.accounts,
         )
         return tuple(dict(it) for it in tables)
 
@@ -92,6 +111,12 @@ class History(RuleBasedStateMachine):
             case EndSession(lease_id, _):
                 (device_id,) = [key for key, it in self.live.items() if it == lease_id]
                 del self.live[device_id]
+            case JobAccepted(asked, job_id, existed):
+                assert existed == (asked != job_id)
+                assert job_id in self.world.state.run_jobs, "acknowledged but not there"
+                self.keys.setdefault(job_id, self.world.state.run_jobs[job_id].client_key)
+            case JobChanged(job_id):
+                self.check_end(job_id)
             case UnitChanged(unit, _) if unit.module is not None:
                 known = self.outcomes.setdefault(unit.unit_id, unit.module)
                 assert known == unit.module, "an outcome changed"
@@ -100,6 +125,13 @@ class History(RuleBasedStateMachine):
                     self.happen(BuildMerged(job_id, digest_of(job_id.encode())))
             case PushDesired():
                 self.desired[command.agent_id] = command
+
+    def check_end(self, job_id):
+        job = self.world.state.run_jobs[job_id]
+        if not job.is_open:
+            end = (job.outcome, job.verdict, job.result, job.failure)
+            assert self.ends.setdefault(job_id, end) == end, "an end changed"
+        assert job_id not in self.ends or not job.is_open, "an ended job began anew"
 
     def fresh(self, prefix):
         self.count += 1
@@ -114,13 +146,14 @@ class History(RuleBasedStateMachine):
         honest=st.sampled_from([True, True, True, False]),
         health=st.sampled_from([*[Health.GOOD] * 5, Health.BAD]),
         outcome=st.sampled_from(["running", "done", "user", "infra"]),
+        run=st.sampled_from(["none", "running", "running", "done", "user", "infra", "lost", "off"]),
         drop=st.sampled_from([False, False, False, True]),
     )
-    def report(self, agent, after, restart, connected, uses, honest, health, outcome, drop):
+    def report(self, agent, after, restart, connected, uses, honest, health, outcome, run, drop):
         if restart and connected:
             self.instances[agent] += 1
         lies = None if honest else uses
-        self.tell(agent, after, connected, lies, health, outcome, drop)
+        self.tell(agent, after, connected, lies, health, outcome, drop, run)
 
     def tell(
         self,
@@ -131,6 +164,7 @@ class History(RuleBasedStateMachine):
         health=Health.GOOD,
         outcome="running",
         drop=False,
+        run="running",
     ):
         devices = []
         for index, device_id in enumerate(DEVICES[agent]):
@@ -151,8 +185,27 @@ class History(RuleBasedStateMachine):
             builds=FAMILIES[agent],
             slots=1 + (agent == "b"),
             connected=connected,
+            runs=tuple(self.runs_of(agent, run)),
         )
         self.happen(event, after)
+
+    def runs_of(self, agent, what):
+        """Report that of every run attempt that the agent was ever told of, or of the last if `off`."""
+        order = self.desired.get(agent)
+        known = self.running.setdefault(agent, {})
+        for it in order.runs if order is not None else ():
+            known[it.attempt.attempt_id] = it.attempt.epoch
+        for attempt_id, epoch in known.items():
+            match what:
+                case "running":
+                    yield self.world.running(attempt_id, epoch, log=(digest_of(b"log"),))
+                case "done":
+                    yield self.world.passed(attempt_id, epoch)
+                case "off":
+                    yield self.world.passed(attempt_id, epoch + 1)
+                case "user" | "infra" | "lost":
+                    codes = {"user": "TIME_LIMIT", "infra": "STORE_FULL", "lost": "DEVICE_LOST"}
+                    yield self.world.broke(attempt_id, codes[what], epoch)
 
     def outcomes_of(self, agent, outcome):
         """Report that outcome for every attempt that the agent was ever told of last."""
@@ -175,7 +228,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def all_go_on(self):
         for agent in AGENTS:
-            self.tell(agent, outcome="done")
+            self.tell(agent, outcome="done", run="done")
 
     @rule(agent=st.sampled_from(AGENTS))
     def disconnect(self, agent):
@@ -194,6 +247,44 @@ class History(RuleBasedStateMachine):
         lease_id = self.fresh("l")
         self.happen(self.world.request(lease_id, selector, ttl_s=ttl_s, wait_s=wait_s))
 
+    @rule(
+        selector=st.sampled_from(SELECTORS),
+        account=st.sampled_from(["local", "alice"]),
+        key=st.sampled_from(["", "", "k1", "k2"]),
+        content=st.sampled_from(["c", "c", "d"]),
+        priority=st.sampled_from([0, 0, 5]),
+        wait=st.booleans(),
+        unwatched=st.booleans(),
+        limit_s=st.sampled_from([5.0, 100.0]),
+    )
+    def submit_job(self, selector, account, key, content, priority, wait, unwatched, limit_s):
+        event = self.world.job(
+            self.fresh("r"),
+            selector,
+            content=content,
+            account=account,
+            client_key=key,
+            priority=priority,
+            wait_for_device=wait,
+            cancel_when_unwatched=unwatched,
+            queue_limit_s=limit_s,
+        )
+        self.happen(event)
+
+    @precondition(lambda self: self.world.state.run_jobs)
+    @rule(data=st.data(), what=st.sampled_from("cwu"))
+    def cancel_or_watch(self, data, what):
+        job_id = data.draw(st.sampled_from(sorted(self.world.state.run_jobs)))
+        self.happen(JobCancelled(job_id) if what == "c" else JobWatched(job_id, what == "w"))
+
+    @rule(
+        selector=st.sampled_from(SELECTORS),
+        admin=st.sampled_from([Admin.ENABLED, Admin.ENABLED, *Admin]),
+        until_s=st.sampled_from([0.0, 5.0]),
+    )
+    def set_admin(self, selector, admin, until_s):
+        self.happen(AdminSet(Selector.parse(selector), admin, "test", until_s, "olga"))
+
     def some_lease(self, data):
         return data.draw(st.sampled_from(sorted(self.world.state.leases)))
 
@@ -201,7 +292,7 @@ class History(RuleBasedStateMachine):
     @rule(data=st.data(), off=st.sampled_from([0, 0, 0, 1, -1]), what=st.sampled_from("rrnv"))
     def end_or_renew(self, data, off, what):
         lease = self.world.state.leases[self.some_lease(data)]
-        if off and lease.is_live and what != "v":
+        if off and lease.is_live and what != "v" and lease.job_id is None:
             self.refused_for_its_epoch(lease, lease.epoch + off)
         match what:
             case "r":
@@ -254,6 +345,11 @@ class History(RuleBasedStateMachine):
             limits = self.world.state.limits
             assert unit.tries <= 1 + limits.infra_budget + limits.lost_budget
 
+    @invariant()
+    def ends_stand(self):
+        for job_id in self.world.state.run_jobs:
+            self.check_end(job_id)
+
     def teardown(self):
         """Once everybody is silent, everything comes to an end and is forgotten."""
         for _ in range(12):
@@ -261,6 +357,7 @@ class History(RuleBasedStateMachine):
             assert violations(self.world.state) == []
         state = self.world.state
         assert (state.leases, state.jobs, state.units, state.attempts) == ({}, {}, {}, {})
+        assert (state.run_jobs, state.run_attempts, state.accounts) == ({}, {}, {})
         assert self.live == {}
 
 

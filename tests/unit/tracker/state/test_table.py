@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 from farm_tracker.state import table
-from farm_tracker.state.model import LeaseState, Observed, Use
+from farm_tracker.state.model import Admin, LeaseState, Observed, Use
+from farm_tracker.state.run import RunAttemptState, RunState
 from farm_tracker.state.work import AttemptState, JobState, UnitState
 
 from farm.errors import InvalidTransition
@@ -19,6 +20,14 @@ TABLES = [
         AttemptState.BUILDING,
         {"DONE", "FAILED", "LOST", "CANCELLED"},
     ),
+    (table.RUN, RunState, RunState.SUBMITTED, {"TERMINAL"}),
+    (
+        table.RUN_ATTEMPT,
+        RunAttemptState,
+        RunAttemptState.RUNNING,
+        {"DONE", "INFRA_FAILED", "CANCELLED", "SUPERSEDED"},
+    ),
+    (table.ADMIN, Admin, Admin.ENABLED, set()),
 ]
 
 

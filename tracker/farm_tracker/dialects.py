@@ -1,0 +1,52 @@
+"""What only one of the databases understands: this is the one place for it.
+
+Owns: pragmas of SQLite, the form of an upsert, how a full disk shows. Does not own: tables or queries.
+
+Invariant: whatever the database, a transaction that was committed survives a crash.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event
+from sqlalchemy.dialects import postgresql, sqlite
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine, Insert, Table
+    from sqlalchemy.exc import OperationalError
+
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000")
+_FULL = ("database or disk is full", "disk i/o error", "no space left on device")
+
+
+def configure(engine: Engine) -> None:
+    """Make every new connection durable; PostgreSQL is by its own default."""
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _set_pragmas)
+
+
+@functools.cache
+def upsert_of(table: Table, dialect: str) -> Insert:
+    """Return the statement that inserts a row, or changes the one of the same key."""
+    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key.columns]
+    changed = {
+        column.name: statement.excluded[column.name]
+        for column in table.columns
+        if column.name not in keys
+    }
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+def is_full(error: OperationalError) -> bool:
+    """Tell whether a write failed for want of space (SQLite says I/O error when its log cannot grow)."""
+    return any(text in str(error.orig).lower() for text in _FULL)
+
+
+def _set_pragmas(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's event
+    cursor = connection.cursor()
+    for pragma in PRAGMAS:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

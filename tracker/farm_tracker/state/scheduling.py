@@ -1,0 +1,146 @@
+"""Who is next: priority, then fair share, then age.
+
+Owns: joining and leaving the queue, accounts' bookkeeping, the choice for a free device, account limits.
+Does not own: granting (`leases`, `jobs`).
+
+Invariant: among what may be served by a device the highest priority goes first; within it the account that has had
+the least device-seconds (faded by half every half-life, what it holds now included); within it who waited longest.
+A job goes last for a device that failed it before. An account that holds as many devices as it may is passed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from farm_tracker.state.account import Account
+from farm_tracker.state.run import RunJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farm_tracker.state.model import Device, Lease
+    from farm_tracker.state.queue import Entry
+    from farm_tracker.state.state import Draft
+
+    Rank = tuple[int, bool, float, int, float, str]
+
+
+def account(draft: Draft, name: str) -> Account:
+    """Return an account; one that is unknown has used nothing."""
+    return draft.accounts.get(name) or Account(name, usage_at=draft.now)
+
+
+def join(draft: Draft, entity: Lease | RunJob) -> None:
+    """Note that something began to wait; the end of the step looks for a device."""
+    known = account(draft, entity.account)
+    draft.accounts[entity.account] = replace(known, queued=known.queued + 1)
+    draft.joined[entity.key] = None
+
+
+def leave(draft: Draft, entity: Lease | RunJob) -> None:
+    """Note that something waits no more."""
+    known = account(draft, entity.account)
+    draft.accounts[entity.account] = replace(known, queued=known.queued - 1)
+
+
+def take(draft: Draft, name: str) -> None:
+    """Note that an account got a device."""
+    draft.accounts[name] = account(draft, name).granted(draft.now)
+
+
+def give_back(draft: Draft, lease: Lease) -> None:
+    """Charge an account for a lease that ended; what it waits for may come into question again."""
+    known = account(draft, lease.account)
+    if known.held >= draft.limits.account_held:
+        draft.unblocked[lease.account] = None
+    draft.accounts[lease.account] = known.gave_back(
+        lease.granted_at, draft.now, draft.limits.half_life_s
+    )
+
+
+def is_at_limit(draft: Draft, name: str) -> bool:
+    """Tell whether an account holds as many devices as it may."""
+    return account(draft, name).held >= draft.limits.account_held
+
+
+def rank(draft: Draft, entity: Lease | RunJob, device: Device | None = None) -> Rank:
+    """Return what the queue is sorted by: lower goes first."""
+    known = account(draft, entity.account)
+    shunned = isinstance(entity, RunJob) and device is not None
+    return (
+        -entity.priority,
+        shunned and device.device_id in entity.shunned,  # type: ignore[union-attr]
+        known.share_s(draft.now, draft.limits.half_life_s),
+        known.held,
+        entity.queued_at,
+        entity.key,
+    )
+
+
+def choose(draft: Draft, device: Device) -> Lease | RunJob | None:
+    """Return who is to get a free device; None if nobody who waits may."""
+    best: Lease | RunJob | None = None
+    best_rank: Rank | None = None
+    for entity in _heads(draft, device):
+        if is_at_limit(draft, entity.account):
+            continue
+        its_rank = rank(draft, entity, device)
+        if best_rank is None or its_rank < best_rank:
+            best, best_rank = entity, its_rank
+    return best
+
+
+def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
+    """Return a free device that something may have at once, rather one that did not fail it."""
+    if is_at_limit(draft, entity.account):
+        return None
+    shunned = entity.shunned if isinstance(entity, RunJob) else ()
+    second: Device | None = None
+    for device in _free(draft, entity):
+        if draft.fits(entity.selector, device):
+            if device.device_id not in shunned:
+                return device
+            second = second or device
+    return second
+
+
+def _free(draft: Draft, entity: Lease | RunJob) -> Iterator[Device]:
+    """Yield free devices that may fit, from the shorter list of the two."""
+    matching = draft.base.matching.of(entity.selector)
+    if len(draft.base.free_devices) <= len(matching):
+        yield from draft.free_devices()
+        return
+    for device_id in [*matching, *(it for it in draft.changes.devices if it not in matching)]:
+        device = draft.devices.get(device_id)
+        if device is not None and device.is_free:
+            yield device
+
+
+def _heads(draft: Draft, device: Device) -> Iterator[Lease | RunJob]:
+    """Yield the first of each group that the device fits, then everything that joined in this step."""
+    known = draft.base.devices.get(device.device_id)
+    for groups in draft.base.queue.lines.values():
+        fits: bool | None = None
+        for line in groups.values():
+            head = _first(draft, line)
+            if head is None:
+                continue
+            if fits is None:
+                fits = draft.fits(head.selector, device, known)
+            if not fits:
+                break
+            yield head
+    for key in draft.joined:
+        joined = draft.waiting(key)
+        if joined is not None and draft.fits(joined.selector, device, known):
+            yield joined
+
+
+def _first(draft: Draft, line: list[Entry]) -> Lease | RunJob | None:
+    """Return the first of a group that still waits; those that left in this step are few."""
+    for _, key in line:
+        entity = draft.waiting(key)
+        if entity is not None:
+            return entity
+    return None
