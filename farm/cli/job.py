@@ -123,13 +123,19 @@ def job_json(job: JobInfo) -> dict[str, Any]:
 
 def headline(job: JobInfo) -> str:
     """Return one line that says how far a job is."""
-    device = job.attempts[-1].device_id if job.attempts else ""
+    device = _device(job)
     where = f" on {device}" if device else ""
     if not job.ended:
-        return f"{job.job_id}: {job.state}{where}"
+        again = f", attempts so far: {len(job.attempts)}" if job.attempts and not device else ""
+        return f"{job.job_id}: {job.state}{where}{again}"
     verdict = f", {job.verdict}" if job.verdict else ""
     took = f" after {span(job.ended_at - job.submitted_at)}" if job.ended_at else ""
     return f"{job.job_id}: {job.outcome}{verdict}{where}{took}"
+
+
+def place(job: JobInfo) -> str:
+    """Return where a job runs or ran, else which devices would do."""
+    return _device(job) or printable(job.selector) or "any"
 
 
 def job_text(job: JobInfo) -> str:
@@ -150,6 +156,12 @@ def job_text(job: JobInfo) -> str:
         header = ("ATTEMPT", "DEVICE", "AGENT", "EPOCH", "STATE", "STARTED", "TOOK", "ERROR")
         lines += ["", table(header, [_row(attempt) for attempt in job.attempts])]
     return "\n".join(lines)
+
+
+def _device(job: JobInfo) -> str:
+    """Return the device of the last attempt, nothing if it waits for another."""
+    moved = job.state in ("submitted", "queued")
+    return job.attempts[-1].device_id if job.attempts and not moved else ""
 
 
 def _row(attempt: AttemptInfo) -> tuple[str, ...]:

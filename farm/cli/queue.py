@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from farm.cli.connection import connect, tracker_option
-from farm.cli.job import job_json
+from farm.cli.job import job_json, place
 from farm.cli.output import Output, output_option, table
 from farm.cli.text import printable, since, span, when
 from farm.errors import NotFound
@@ -104,7 +104,7 @@ def jobs(ended: bool, account: str, limit: int, tracker: str | None, output: Out
             job.outcome or "-",
             job.verdict or "-",
             printable(job.symbol),
-            job.attempts[-1].device_id if job.attempts else printable(job.selector) or "any",
+            place(job),
             printable(job.account),
             str(job.priority),
             str(len(job.attempts)),
@@ -145,7 +145,7 @@ def _queue_text(rows: list[tuple[JobInfo, Why]], total: int) -> str:
             str(job.priority),
             printable(job.account),
             printable(job.symbol),
-            job.attempts[-1].device_id if job.attempts else printable(job.selector) or "any",
+            place(job),
             since(job.submitted_at),
             f"in about {span(why.estimate_s)}" if why.estimate_s is not None else "-",
             printable(why.reason),

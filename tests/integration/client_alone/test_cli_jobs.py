@@ -303,6 +303,17 @@ def test_get_shows_errors_without_letting_them_move_the_cursor(cli, tracker, sub
     assert cli("get", submitted, "-o", "json").json["error"]["message"] == "k: \x1b[2J died; mend"
 
 
+def test_job_that_waits_again_is_shown_without_its_former_device(cli, tracker, submitted):
+    lost = job_pb2.JobAttempt(
+        attempt_id="a-1", device_id="cpu-1", state=job_pb2.ATTEMPT_STATE_LOST, started_at=1e9
+    )
+    tracker.jobs.change(submitted, attempts=[lost], state=job_pb2.JOB_STATE_RUNNING)
+    assert cli("get", submitted).out.startswith("job-1: running on cpu-1\n")
+    tracker.jobs.change(submitted, state=job_pb2.JOB_STATE_QUEUED)
+    assert cli("get", submitted).out.startswith("job-1: queued, attempts so far: 1\n")
+    assert cli("queue").out.splitlines()[1].split()[6] == "kind=cpu"
+
+
 def test_unknown_job_ends_with_2(cli):
     for command in ("get", "wait", "result", "logs", "cancel", "why"):
         ended = cli(command, "job-99", "-o", "json")
