@@ -10,9 +10,11 @@ PIP := .venv/bin/python -m pip --disable-pip-version-check --no-input
 APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 
-# Passed on to the command: make test PYTEST_ARGS="-k digest", make demo DEMO_ARGS="-o json".
+# Passed on to the command: make test PYTEST_ARGS="-k digest", make demo DEMO_ARGS="-o json",
+# make simulate SEEDS=10000.
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+SEEDS ?= 1000
 
 # The caller's Python settings must not reach into .venv.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -22,7 +24,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
@@ -94,6 +96,10 @@ proto-lint: setup  ## Check the style of protos/
 
 proto: setup  ## Generate farm/api/v1 from protos/
 	.venv/bin/python protos/generate.py
+
+simulate: setup  ## Live through SEEDS simulated farms with faults (SEED=1 TRACE=1: the story of one)
+	@cd tests && PYTHONHASHSEED=0 ../.venv/bin/python -m simulation \
+	    $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(SEEDS))
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure
 	@status=0; found=; \

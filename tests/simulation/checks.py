@@ -1,0 +1,225 @@
+"""What must hold after every step, of the cores and of the ground truth beside them.
+
+Owns: the invariants and what was seen so far that they need. Does not own: making anything happen.
+
+Invariant: a check only looks; it changes nothing and takes no random number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farm_agents.state import next_deadline
+from farm_agents.state.model import ACTIVE_PHASES
+from farm_agents.state.model import Use as AgentUse
+from farm_tracker.state import deadlines, violations
+from farm_tracker.state.commands import GrantLease, PushDesired
+from farm_tracker.state.model import LIVE_LEASES
+from farm_tracker.state.work import AttemptState
+
+from farm.errors import InfrastructureError, error_class
+from simulation.world import Violation
+
+if TYPE_CHECKING:
+    from farm_tracker.state.commands import Command
+    from farm_tracker.state.events import Event
+    from farm_tracker.state.model import Lease
+    from farm_tracker.state.state import Changes, Step
+    from farm_tracker.state.work import Attempt
+
+    from farm.core.ids import LeaseId
+    from simulation.agent import Agent
+    from simulation.farm import Farm
+    from simulation.host import Process, Rig
+    from simulation.tracker import Tracker
+
+EVERY = 8
+"""One heartbeat of so many that changed nothing visible is followed by the whole check all the same."""
+
+
+def fail(name: str, text: str, *values: object) -> None:
+    """Report that an invariant does not hold."""
+    raise Violation(name, text % values if values else text)
+
+
+class Checks:
+    """The invariants of one farm."""
+
+    def __init__(self, farm: Farm) -> None:
+        self.farm = farm
+        self.granted: dict[str, int] = {}
+        self.promised: dict[LeaseId, Lease] = {}
+        self.compiled_attempts: set[str] = set()
+        self.outcomes: dict[str, tuple[object, ...]] = {}
+        self.user_faults: dict[str, str] = {}
+        self._quiet_steps = 0
+
+    # The ground truth
+
+    def process_starts(self, rig: Rig, process: Process, agent: Agent) -> None:
+        """One epoch at a time on a device, each higher than the last, none that was not committed."""
+        for other in rig.processes:
+            if other.epoch != process.epoch or other.owner != process.owner:
+                fail(
+                    "overlap",
+                    "%s: epoch %d starts (%s) while epoch %d still runs (%s)",
+                    rig.device_id,
+                    process.epoch,
+                    process.owner,
+                    other.epoch,
+                    other.owner,
+                )
+        if process.epoch < rig.last_epoch:
+            fail("epoch", "%s: %d after %d", rig.device_id, process.epoch, rig.last_epoch)
+        if process.epoch <= rig.cleaned_epoch:
+            fail("epoch", "%s: %d starts after it was cleaned", rig.device_id, process.epoch)
+        if rig.holder is not agent:
+            fail("lock", "%s: %s runs without the lock", rig.device_id, process.owner)
+        lease = self.farm.disk.truth.devices.get(rig.device_id)  # type: ignore[call-overload]
+        if lease is None or lease.epoch < process.epoch:
+            fail("commit", "%s: epoch %d runs but is not stored", rig.device_id, process.epoch)
+
+    def compiled(self, attempt_id: str) -> None:
+        """Note that an attempt really compiled."""
+        self.compiled_attempts.add(attempt_id)
+
+    # Agents
+
+    def agent_stepped(self, agent: Agent) -> None:
+        """Every state between has a deadline; what is idle has no process."""
+        state = agent.state
+        soonest = next_deadline(state)
+        for device_id, device in state.devices.items():
+            if (device.use is AgentUse.IDLE) != (device.deadline is None):
+                fail("deadline", "%s: %s without one", device_id, device.use)
+            if device.deadline is not None and (soonest is None or soonest > device.deadline):
+                fail("deadline", "%s: next is %s", device_id, soonest)
+            rig = agent.site.host.rigs[device_id]
+            if device.use is AgentUse.IDLE and rig.processes and rig.of(agent.instance_id):
+                fail("kill proof", "%s: idle for its agent with a process left", device_id)
+        for attempt_id, build in state.builds.items():
+            if (build.phase in ACTIVE_PHASES) != (build.deadline is not None):
+                fail("deadline", "build %s: %s", attempt_id, build.phase)
+
+    def agent_reports(self, agent: Agent) -> None:
+        """A device that an agent says is idle and good has no process of anybody."""
+        for device_id, device in agent.state.devices.items():
+            rig = agent.site.host.rigs[device_id]
+            if device.use is AgentUse.IDLE and device.health.value == "GOOD" and rig.processes:
+                fail("kill proof", "%s: reported free with a process left", device_id)
+
+    # The tracker
+
+    def loaded(self, tracker: Tracker) -> None:
+        """Nothing that was promised is lost with a process of the tracker."""
+        self._promises(tracker)
+
+    def tracker_stepped(self, tracker: Tracker, event: Event, result: Step, quiet: bool) -> None:
+        """The state is whole; attempts fit the budgets; nothing is tried again that failed by its own fault."""
+        changes = result.changes
+        for attempt in changes.attempts.values():
+            if attempt is not None and attempt.state is AttemptState.BUILDING:
+                self._attempted(tracker, attempt)
+        self._quiet_steps += 1
+        if quiet and self._quiet_steps % EVERY:
+            return
+        wrong = violations(tracker.state)
+        if wrong:
+            fail("state", "after %s: %s", type(event).__name__, "; ".join(wrong))
+        soonest = min((it.at for _, it in deadlines(tracker.state)), default=None)
+        if tracker.state.next_deadline() != soonest:
+            fail("deadline", "next is %s, not %s", tracker.state.next_deadline(), soonest)
+        self._free_devices(tracker)
+
+    def armed(self, tracker: Tracker, at: float | None) -> None:
+        """A farm that is not at rest has a timer."""
+        if at is None and (tracker.state.leases or tracker.state.open_units):
+            fail("deadline", "something waits and no timer is armed")
+
+    def performed(self, tracker: Tracker, command: Command) -> None:
+        """What leaves the tracker is on disk."""
+        truth = self.farm.disk.truth
+        match command:
+            case GrantLease(lease, device):
+                self._stored_lease(lease)
+                device_id = str(device.device_id)
+                if lease.epoch <= self.granted.get(device_id, 0):
+                    fail("epoch", "%s: %d was given out before", device_id, lease.epoch)
+                self.granted[device_id] = lease.epoch
+            case PushDesired():
+                for lease in command.leases:
+                    self._stored_lease(lease)
+                for order in command.builds:
+                    if truth.attempts.get(order.attempt_id) is None:
+                        fail("commit", "attempt %s is sent but not stored", order.attempt_id)
+
+    def committed(self, tracker: Tracker, changes: Changes) -> None:
+        """A result that was stored never changes; one exists only if the work was done."""
+        for attempt_id, attempt in changes.attempts.items():
+            if attempt is None or attempt.state is AttemptState.BUILDING:
+                continue
+            now = (attempt.state, attempt.failure)
+            if self.outcomes.setdefault(attempt_id, now) != now:
+                fail("result", "%s was %s, is %s", attempt_id, self.outcomes[attempt_id], now)
+            self._worked(attempt)
+
+    def promise(self, lease: Lease) -> None:
+        """Note that a client was told of a lease."""
+        self.promised[lease.lease_id] = lease
+
+    def at_end(self, tracker: Tracker) -> None:
+        """Nothing that was promised is open or lost."""
+        self._promises(tracker)
+        for lease_id in self.promised:
+            if tracker.state.leases.get(lease_id) in LIVE_LEASES:
+                fail("converge", "lease %s is still live", lease_id)
+
+    def _promises(self, tracker: Tracker) -> None:
+        stored = self.farm.disk.truth.leases
+        for lease_id in self.promised:
+            lease = stored.get(lease_id)
+            if lease is None:
+                fail("promise", "lease %s was acknowledged and is not stored", lease_id)
+            elif lease.is_live and lease_id not in tracker.state.leases:
+                fail("promise", "lease %s is stored as live and the tracker lost it", lease_id)
+
+    def _stored_lease(self, lease: Lease) -> None:
+        truth = self.farm.disk.truth
+        stored = truth.leases.get(lease.lease_id)
+        if stored is None or stored.epoch != lease.epoch:
+            fail(
+                "commit",
+                "lease %s epoch %d leaves before it is stored",
+                lease.lease_id,
+                lease.epoch,
+            )
+        device = truth.devices.get(lease.device_id) if lease.device_id else None
+        if device is None or device.epoch < lease.epoch:
+            fail("commit", "epoch %d of %s leaves unstored", lease.epoch, lease.device_id)
+
+    def _attempted(self, tracker: Tracker, attempt: Attempt) -> None:
+        unit = tracker.state.units[attempt.unit_id]
+        limits = tracker.state.limits
+        if unit.tries > 1 + limits.infra_budget + limits.lost_budget:
+            fail("budget", "unit %s: %d tries", unit.unit_id, unit.tries)
+        fault = self.user_faults.get(unit.unit_id)
+        if fault is not None:
+            fail("user fault", "unit %s is tried again after %s", unit.unit_id, fault)
+
+    def _worked(self, attempt: Attempt) -> None:
+        attempt_id = attempt.attempt_id
+        failure = attempt.failure
+        if attempt.state is AttemptState.DONE and attempt_id not in self.compiled_attempts:
+            fail("verdict", "%s has a result and never compiled", attempt_id)
+        failed = attempt.state is AttemptState.FAILED and failure is not None
+        if failed and not issubclass(error_class(failure.code), InfrastructureError):
+            self.user_faults[attempt.unit_id] = failure.code
+
+    def _free_devices(self, tracker: Tracker) -> None:
+        """A device that can be granted has no process left, unless its agent has yet to hear of a lease's end."""
+        for device_id in tracker.state.free_devices:
+            rig = self.farm.rigs[device_id]
+            if rig.processes:
+                agent_id = tracker.state.devices[device_id].agent_id
+                if not self.farm.is_hearing(agent_id):
+                    fail("freed", "%s is free with processes on it", device_id)

@@ -1,0 +1,93 @@
+"""Real bugs, planted one at a time, to show that the simulation finds them.
+
+Owns: replacing a piece of the real core, or of the commit order, for the length of a `with`. Nothing in the product
+knows of it.
+
+Invariant: outside of the `with` everything is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from farm_agents.state import core, devices
+from farm_agents.state.messages import Clean
+from farm_agents.state.model import NO_EPOCH, Use
+
+from simulation.tracker import Commits, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farm_agents.state.model import Device, State
+
+
+@contextlib.contextmanager
+def _patched(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def drop_epoch_check() -> Iterator[None]:
+    """Let an agent serve whatever epoch it is sent, also one that it served before."""
+
+    def blind(device: Device) -> Device:
+        return replace(device, last_epoch=NO_EPOCH)
+
+    def want(state: State, *rest: object) -> tuple[State, tuple[object, ...]]:
+        unseen = replace(state, devices={key: blind(it) for key, it in state.devices.items()})
+        after, commands = checked_want(unseen, *rest)
+        return replace(after, devices=state.devices), commands
+
+    def demand(device: Device, *rest: object) -> object:
+        return checked_demand(blind(device) if device.use is Use.IDLE else device, *rest)
+
+    checked_want: Any = core._want
+    checked_demand: Any = core._demand
+    with _patched(core, "_want", want), _patched(core, "_demand", demand):
+        yield
+
+
+@contextlib.contextmanager
+def acknowledge_before_commit() -> Iterator[None]:
+    """Carry a step's commands out at once and store it afterwards."""
+    add = Commits.add
+
+    def early(self: Commits, entry: Entry) -> None:
+        self._perform(entry)
+        if entry.stored is not None and self._tracker.is_alive:
+            add(self, Entry(entry.stored, (), None))
+
+    with _patched(Commits, "add", early):
+        yield
+
+
+@contextlib.contextmanager
+def skip_kill_proof() -> Iterator[None]:
+    """Let an agent call a device idle as soon as it has sent the kill."""
+
+    def end(device: Device, facts: devices.Facts) -> tuple[Device, tuple[object, ...]]:
+        idle, _ = devices._rest(device, facts)
+        return idle, (Clean(device.device_id, device.epoch),)
+
+    ending = [key for key, rule in devices.TABLE.items() if rule is devices._end]
+    before = dict(devices.TABLE)
+    devices.TABLE.update(dict.fromkeys(ending, end))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        devices.TABLE.update(before)
+
+
+PLANTS = {
+    "drop the epoch check": drop_epoch_check,
+    "acknowledge before commit": acknowledge_before_commit,
+    "skip the kill proof": skip_kill_proof,
+}
