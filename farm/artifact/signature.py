@@ -246,13 +246,13 @@ def check_inputs(symbol: str, signature: Signature, arrays: Sequence[npt.NDArray
 
 
 def _check_array(symbol: str, spec: ParamSpec, array: object) -> None:
-    needs = f"{spec.dtype}{list(spec.shape)}"
     if not isinstance(array, np.ndarray):
         has = type(array).__name__
+    elif array.shape == spec.shape and array.dtype == np.dtype(spec.dtype):
+        return  # before any text is made: this is what a short call costs
     else:
         has = f"{array.dtype}{list(array.shape)}"
-        if array.dtype == np.dtype(spec.dtype) and array.shape == spec.shape:
-            return
+    needs = f"{spec.dtype}{list(spec.shape)}"
     raise InvalidArguments(
         f"{symbol}: argument {spec.name} does not fit (has {has}); pass {needs}",
         symbol=symbol,

@@ -33,6 +33,8 @@ DTYPES = {
         *("float32", "float64"),
     )
 }
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""numpy works out a name anew each time it is asked."""
 
 
 def digest_to_proto(digest: Digest) -> digest_pb2.Digest:
@@ -58,12 +60,13 @@ def tensor_to_proto(array: Array, keep_blob: Callable[[bytes], Digest]) -> tenso
     InvalidArguments
         Arrays of this dtype do not travel.
     """
-    if array.dtype.name not in DTYPES:
+    name = _NAMES.get(array.dtype) or array.dtype.name
+    if name not in DTYPES:
         raise InvalidArguments(
             f"array: dtype {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
         )
-    dense = np.ascontiguousarray(array, dtype=DTYPES[array.dtype.name])
-    tensor = tensor_pb2.Tensor(dtype=array.dtype.name, shape=array.shape)
+    dense = np.ascontiguousarray(array, dtype=DTYPES[name])
+    tensor = tensor_pb2.Tensor(dtype=name, shape=array.shape)
     if dense.nbytes > MAX_INLINE_BYTES:
         tensor.blob.CopyFrom(digest_to_proto(keep_blob(dense.tobytes())))
     else:
