@@ -13,8 +13,9 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from farm.errors import FarmError
+from farm.errors import FarmError, InvalidInput
 from farm.rpc import abort_with
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ async def errors_to_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
         yield
     except FarmError as error:
         await abort_with(context, error)
+    except DecodeError as error:  # of a message that a stream read
+        await abort_with(
+            context,
+            InvalidInput(
+                f"request: not a message of this method ({error}); run one version at both ends"
+            ),
+        )
     except (grpc.aio.BaseError, asyncio.CancelledError):
         raise  # the call is over already
     except Exception as error:  # the boundary
