@@ -27,6 +27,7 @@ from farm.cli.run import (
 from farm.cli.wait import watch
 
 MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 540.0
+MIN_QUEUE_LIMIT_S, MAX_QUEUE_LIMIT_S = 0.1, 30 * 86_400.0
 MAX_PRIORITY = 100
 MAX_KEY_BYTES = 128
 
@@ -78,10 +79,11 @@ def _check_key(context: click.Context, param: click.Parameter, value: str) -> st
     "--queue-limit",
     "queue_limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(0),
+    type=click.FloatRange(MIN_QUEUE_LIMIT_S, MAX_QUEUE_LIMIT_S),
     callback=check_number,
-    default=0.0,
-    help="End it if it has not started after so long.  [default: a day]",
+    default=86_400.0,
+    show_default=True,
+    help="End it if it has not started after so long.",
 )
 @click.option("--wait-for-device", is_flag=True, help="Queue it even if no device matches now.")
 @click.option(

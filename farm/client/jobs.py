@@ -77,7 +77,7 @@ class JobCalls(Calls):
         wait_for_device
             Queue it even if no device of the farm matches now.
         queue_limit_s
-            The job ends as ``time_limit`` if it has not started after so long; 0: a day.
+            The job ends as ``time_limit`` if it has not started after so long, up to 30 days; 0: a day.
         cancel_when_unwatched
             Cancel it 60 s after the last `Job.wait` for it has gone.
 

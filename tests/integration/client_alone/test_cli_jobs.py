@@ -96,6 +96,7 @@ def test_submit_sends_its_options_and_is_one_job_by_its_key(cli, saved, tracker)
         ("--limit", "541"),
         ("--limit", "nan"),
         ("--priority", "101"),
+        ("--queue-limit", "0"),
         ("--key", "k" * 129),
         ("--device", "="),
         (),
