@@ -105,10 +105,13 @@ class BlobWriter:
 class BlobStore:
     """A directory of blobs, in two levels of folders by the first digits of their names."""
 
-    def __init__(self, root: Path, max_blob_bytes: int = MAX_BLOB_BYTES) -> None:
+    def __init__(
+        self, root: Path, max_blob_bytes: int = MAX_BLOB_BYTES, keep_free_bytes: int = 0
+    ) -> None:
         self.blobs = root / "blobs"
         self.incoming = root / "incoming"
         self.max_blob_bytes = max_blob_bytes
+        self.keep_free_bytes = keep_free_bytes  # for what the tracker itself has to write
         for folder in (self.blobs, self.incoming):
             folder.mkdir(parents=True, exist_ok=True)
         for left in self.incoming.iterdir():  # of a tracker that was killed while writing
@@ -131,11 +134,15 @@ class BlobStore:
         return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
 
     def check_size(self, digest: Digest) -> None:
-        """Raise StoreFull if a blob of this size is over the limit."""
+        """Raise StoreFull if a blob of this size is over the limit, or there is no room for it."""
         if digest.size_bytes > self.max_blob_bytes:
             raise StoreFull(
                 f"blob {digest}: over the limit ({self.max_blob_bytes} bytes); split it"
             )
+        if self.keep_free_bytes:
+            found = os.statvfs(self.incoming)
+            if found.f_bavail * found.f_frsize < self.keep_free_bytes + digest.size_bytes:
+                raise StoreFull(f"blob {digest}: the store's disk is full; free space and retry")
 
     def put(self, data: bytes) -> Digest:
         """Store some bytes and return their digest. Blocking; raises StoreFull."""

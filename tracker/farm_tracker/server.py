@@ -20,11 +20,13 @@ from typing import IO, TYPE_CHECKING
 import grpc
 
 from farm.api.v1 import (
+    admin_pb2_grpc,
     agent_pb2_grpc,
     blob_pb2_grpc,
     build_pb2_grpc,
     device_pb2_grpc,
     identity_pb2_grpc,
+    job_pb2_grpc,
     lease_pb2_grpc,
     run_pb2_grpc,
     session_pb2_grpc,
@@ -37,11 +39,14 @@ from farm_tracker.builds import Builds
 from farm_tracker.cas import BlobStore
 from farm_tracker.identity.identity import Identity
 from farm_tracker.identity.tls import certificate_in
+from farm_tracker.jobs import Jobs
+from farm_tracker.service.admin import AdminService
 from farm_tracker.service.agent import AgentService
 from farm_tracker.service.blob import BlobService
 from farm_tracker.service.build import BuildService
 from farm_tracker.service.device import DeviceService
 from farm_tracker.service.identity import IdentityService
+from farm_tracker.service.job import JobService
 from farm_tracker.service.lease import LeaseService
 from farm_tracker.service.run import RunService
 from farm_tracker.service.session import SessionService
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE_S = 1.0
+RESERVE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,7 @@ async def serve(
     ids: IdSource = random_id,
     tls: bool = True,
     insecure: bool = False,
+    reserve_bytes: int = RESERVE_BYTES,
 ) -> TrackerServer:
     """Start a tracker and return once it serves.
 
@@ -109,6 +116,8 @@ async def serve(
         ``host:port``; port 0 takes a free one. This user's own clients on this machine find their credentials by it.
     tls
         False: plain text, which only programs on this machine may use.
+    reserve_bytes
+        Room on the disk that is kept so that results commit when it is full; 0: none.
     insecure
         Plain text with other machines too: whoever can listen on the network can take the tokens.
 
@@ -127,9 +136,11 @@ async def serve(
     folder.mkdir(parents=True, exist_ok=True)
     async with contextlib.AsyncExitStack() as undo:
         lock = undo.enter_context(_lock_folder(folder))
-        store = await asyncio.to_thread(Store, folder / "tracker.db")
+        store = await asyncio.to_thread(Store, folder / "tracker.db", reserve_bytes)
         undo.callback(store.close)
-        blobs = await asyncio.to_thread(BlobStore, folder / "cas")
+        blobs = await asyncio.to_thread(
+            BlobStore, folder / "cas", keep_free_bytes=reserve_bytes // 4
+        )
         certificate = certificate_in(folder, clock.wall()) if tls else None
         ca = certificate.certificate if certificate else b""
         identity = await Identity.open(folder, clock, ca=ca)
@@ -178,6 +189,9 @@ def check_listen(address: str, *, tls: bool, insecure: bool) -> str:
 
 def _server(tracker: Tracker, blobs: BlobStore, identity: Identity) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[identity.guard], options=server_options())
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(tracker), server)
+    jobs = Jobs(tracker, blobs)
+    job_pb2_grpc.add_JobServiceServicer_to_server(JobService(jobs), server)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(blobs), server)
     builds = Builds(tracker, blobs)

@@ -67,6 +67,8 @@ class Tracker:
         self.sessions = Sessions()
         self.links = Links()
         self.clock = clock
+        # Read once, so that one point in time is shown alike each time.
+        self.epoch_s = clock.wall() - clock.now()
         self.ids = ids
         self._store = store
         self._commits = Commits(self._write, self._carry_out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from farm_tracker.server import TrackerServer, serve
 from farm_tracker.state.model import Limits
 
 from farm.api.v1 import (
+    admin_pb2_grpc,
     agent_pb2,
     agent_pb2_grpc,
     blob_pb2_grpc,
@@ -24,15 +25,18 @@ from farm.api.v1 import (
     device_pb2_grpc,
     error_pb2,
     ir_pb2,
+    job_pb2,
+    job_pb2_grpc,
     lease_pb2,
     lease_pb2_grpc,
     run_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
+    tensor_pb2,
 )
 from farm.artifact import ParamSpec, Signature
 from farm.core.digest import Digest
-from farm.errors import FarmError
+from farm.errors import FarmError, Fenced
 from farm.rpc import aio_channel, digest_to_proto, error_from_rpc
 from farm.rpc.blobs import upload_aio
 from farm.target import Target
@@ -59,6 +63,8 @@ class Client:
     sessions: Any = field(init=False)
     runs: Any = field(init=False)
     agents: Any = field(init=False)
+    jobs: Any = field(init=False)
+    admin: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.blobs = blob_pb2_grpc.BlobServiceStub(self.channel)
@@ -68,6 +74,26 @@ class Client:
         self.sessions = session_pb2_grpc.SessionServiceStub(self.channel)
         self.runs = run_pb2_grpc.RunServiceStub(self.channel)
         self.agents = agent_pb2_grpc.AgentServiceStub(self.channel)
+        self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
+        self.admin = admin_pb2_grpc.AdminServiceStub(self.channel)
+
+    async def submit(self, selector: str = "", *, values: bytes = b"\1\2", **options: Any) -> Any:
+        """Submit a job that doubles some bytes."""
+        artifact = digest_to_proto(await upload_aio(self.blobs, b"artifact"))
+        tensor = tensor_pb2.Tensor(dtype="uint8", shape=[len(values)], inline=values)
+        run = job_pb2.RunSpec(selector=selector, artifact=artifact, symbol="twice", inputs=[tensor])
+        run.limit_s = options.pop("limit_s", 5.0)
+        request = job_pb2.SubmitRequest(run=run, **options)
+        return await self.jobs.Submit(request, timeout=20)
+
+    async def job(self, job_id: str) -> job_pb2.Job:
+        """Return a job."""
+        return await self.jobs.GetJob(job_pb2.GetJobRequest(job_id=job_id), timeout=20)
+
+    async def wait(self, job_id: str) -> list[job_pb2.Job]:
+        """Return everything that waiting for a job shows."""
+        stream = self.jobs.Wait(job_pb2.WaitRequest(job_id=job_id), timeout=25)
+        return [job async for job in stream]
 
     async def function(self, name: str, *, private: bool = False) -> Digest:
         """Store the blob of a function of this name."""
@@ -118,8 +144,12 @@ class Peer:
     answer: Answer | None = None
     prepares: bool = True
     held: dict[str, int] = field(default_factory=dict)
+    perform: Callable[[agent_pb2.RunTask], Awaitable[job_pb2.JobResult | FarmError]] | None = None
+    returns: bool = False
+    runs: dict[str, agent_pb2.RunAttempt] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.performed: list[str] = []
         self.uses = dict.fromkeys(self.device_ids, (device_pb2.USE_IDLE, 0))
         for device_id, epoch in self.held.items():
             self.uses[device_id] = (device_pb2.USE_LEASED, epoch)
@@ -155,10 +185,20 @@ class Peer:
                 for device_id, (use, epoch) in self.uses.items()
             ],
             attempts=self.attempts.values(),
+            runs=self.runs.values(),
+            toolchains=dict.fromkeys(self.builds, "test 1"),
         )
 
     async def run(self) -> None:
-        """Speak the control protocol until cancelled or ended by the tracker."""
+        """Speak the control protocol until cancelled or ended by the tracker; again if it `returns`."""
+        while True:
+            await self._speak()
+            if not self.returns or isinstance(self.ended.result(), Fenced):
+                return
+            self.ended = asyncio.get_running_loop().create_future()
+            await asyncio.sleep(0.05)
+
+    async def _speak(self) -> None:
         call = self.client.agents.Synchronise()
         sender = asyncio.create_task(self._send(call))
         try:
@@ -171,9 +211,10 @@ class Peer:
         finally:
             sender.cancel()
             call.cancel()
-            for task in self.tasks.values():
+            works = [] if self.returns else list(self.tasks.values())
+            for task in works:
                 task.cancel()
-            await asyncio.gather(sender, *self.tasks.values(), return_exceptions=True)
+            await asyncio.gather(sender, *works, return_exceptions=True)
 
     async def _send(self, call: Any) -> None:
         while True:
@@ -192,6 +233,7 @@ class Peer:
                     attempt_id=task.attempt_id, running=True
                 )
                 self._start(task.attempt_id, self._compile(task))
+        self._want_runs(desired)
         grants = {grant.device_id: grant for grant in desired.leases}
         for device_id, (use, epoch) in self.uses.items():
             grant = grants.get(device_id)
@@ -203,6 +245,19 @@ class Peer:
                 self._start(grant.lease_id, self._serve(grant))
                 self._changed.set()
         self.grants = grants
+
+    def _want_runs(self, desired: agent_pb2.DesiredState) -> None:
+        wanted = {task.attempt_id for task in desired.runs}
+        for attempt_id in set(self.runs) - wanted:
+            del self.runs[attempt_id]
+            if attempt_id in self.tasks:
+                self.tasks[attempt_id].cancel()
+        for run in desired.runs:
+            if run.attempt_id not in self.runs:
+                self.runs[run.attempt_id] = agent_pb2.RunAttempt(
+                    attempt_id=run.attempt_id, epoch=run.epoch, running=True
+                )
+                self._start(run.attempt_id, self._perform(run))
 
     def _start(self, name: str, work: Any) -> None:
         self.tasks[name] = asyncio.create_task(work)
@@ -219,6 +274,26 @@ class Peer:
         if task.attempt_id in self.attempts:
             self.attempts[task.attempt_id] = attempt
             self._changed.set()
+
+    async def _perform(self, task: agent_pb2.RunTask) -> None:
+        assert self.perform is not None
+        self.performed.append(task.attempt_id)
+        outcome = await self.perform(task)
+        attempt = self.runs.get(task.attempt_id)
+        if attempt is None:
+            return
+        if isinstance(outcome, FarmError):
+            attempt.error.CopyFrom(error_pb2.Error(code=outcome.code, message=outcome.message))
+        else:
+            attempt.result.CopyFrom(outcome)
+        self._changed.set()
+
+    async def log(self, attempt_id: str, *texts: bytes) -> None:
+        """Store chunks of an attempt's log and report them."""
+        for text in texts:
+            digest = await upload_aio(self.client.blobs, text)
+            self.runs[attempt_id].log_chunks.append(digest_to_proto(digest))
+        self._changed.set()
 
     async def _serve(self, grant: agent_pb2.LeaseGrant) -> None:
         call = self.client.agents.Serve()
@@ -251,6 +326,8 @@ class Farm:
         peer = Peer(self.client, agent_id, instance_id, **options)
         if peer.compile is None:
             peer.compile = compiler(self.client)
+        if peer.perform is None:
+            peer.perform = double
         task = asyncio.create_task(peer.run())
         self.running.append(task)
         peer.stop = stopper(task)  # type: ignore[attr-defined]
@@ -265,6 +342,14 @@ def stopper(task: asyncio.Task[None]) -> Callable[[], Awaitable[None]]:
         await asyncio.wait({task})
 
     return stop
+
+
+async def double(task: agent_pb2.RunTask) -> job_pb2.JobResult:
+    (tensor,) = task.run.inputs
+    output = tensor_pb2.Tensor(
+        dtype="uint8", shape=tensor.shape, inline=bytes(2 * it for it in tensor.inline)
+    )
+    return job_pb2.JobResult(outputs=[output], samples_ns=[5] * task.run.repeat, target=X86)
 
 
 def compiler(client: Client) -> Any:
@@ -283,8 +368,11 @@ def compiler(client: Client) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def farm_at(folder: Path, address: str = "127.0.0.1:0") -> AsyncIterator[Farm]:
-    server = await serve(folder, address, limits=FAST)
+async def farm_at(
+    folder: Path, address: str = "127.0.0.1:0", **options: Any
+) -> AsyncIterator[Farm]:
+    limits = replace(FAST, **options.pop("limits", {}))
+    server = await serve(folder, address, limits=limits, **options)
     channel = aio_channel(server.address)
     farm = Farm(server, Client(channel))
     try:
@@ -301,8 +389,8 @@ async def farm_at(folder: Path, address: str = "127.0.0.1:0") -> AsyncIterator[F
 def start_farm(tmp_path: Path) -> Callable[..., Any]:
     """Return a context that runs a tracker on the test's folder."""
 
-    def start(name: str = "data", address: str = "127.0.0.1:0") -> Any:
-        return farm_at(tmp_path / name, address)
+    def start(name: str = "data", address: str = "127.0.0.1:0", **options: Any) -> Any:
+        return farm_at(tmp_path / name, address, **options)
 
     return start
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from farm.api.v1 import agent_pb2, build_pb2, device_pb2, error_pb2, lease_pb2
+from farm.api.v1 import agent_pb2, build_pb2, device_pb2, error_pb2, job_pb2, lease_pb2
 from farm.artifact import BuiltModule, Signature
 from farm.core.ids import NAME, AgentId, AttemptId, DeviceId, Epoch
 from farm.errors import FarmError, InfrastructureError, InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
+from farm_tracker.jobs import check_tensors
 from farm_tracker.state.builds import as_failure
-from farm_tracker.state.events import AgentReported, AttemptReport, DeviceReport
+from farm_tracker.state.events import AgentReported, AttemptReport, DeviceReport, RunReport
 from farm_tracker.state.model import Description, Device, Health, Lease, Observed, TimingClass, Use
 from farm_tracker.state.work import Failure, ItemKind, Module
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import StrEnum
 
+    from farm.api.v1 import digest_pb2
+    from farm.core.digest import Digest
     from farm_tracker.cas import BlobStore
     from farm_tracker.state.commands import PushDesired
     from farm_tracker.state.model import Agent
@@ -33,6 +36,11 @@ E = TypeVar("E", bound="StrEnum")
 
 MAX_DEVICES = 256
 MAX_ATTEMPTS = 1024
+MAX_RUNS = 1024
+MAX_LOG_CHUNKS = 4096
+MAX_CHUNK_BYTES = 64 << 10
+MAX_RESULT_BYTES = 1 << 20
+MAX_SAMPLES = 10_000
 MAX_BUILDS = 64
 MAX_SLOTS = 256
 MAX_LABELS = 128
@@ -64,8 +72,12 @@ def report_from_proto(
     devices = tuple(map(_device_report, state.devices))
     if len({it.description.device_id for it in devices}) != len(devices):
         raise InvalidInput(f"agent {agent_id}: a device is listed twice; list each once")
-    for family in state.builds:
+    for family in (*state.builds, *state.toolchains):
         _match(_FAMILY, family, "family")
+    check_count(len(state.toolchains), MAX_BUILDS, "toolchains")
+    check_count(len(state.runs), MAX_RUNS, "runs")
+    if len({it.attempt_id for it in state.runs}) != len(state.runs):
+        raise InvalidInput(f"agent {agent_id}: a run is listed twice; list each once")
     return AgentReported(
         agent_id=AgentId(agent_id),
         instance_id=_match(_INSTANCE, state.instance_id, "instance_id"),
@@ -77,6 +89,8 @@ def report_from_proto(
         hosted_by=check_text(state.hosted_by, "hosted_by"),
         host=check_text(state.host, "host"),
         connected=connected,
+        runs=tuple(_run_report(it, blobs) for it in state.runs),
+        toolchains={k: check_text(v, "toolchain") for k, v in sorted(state.toolchains.items())},
     )
 
 
@@ -108,6 +122,17 @@ def desired_to_proto(
                 remaining_s=max(0.0, lease.expires_at - now),
             )
             for lease in desired.leases
+        ],
+        runs=[
+            agent_pb2.RunTask(
+                attempt_id=order.attempt.attempt_id,
+                job_id=order.attempt.job_id,
+                lease_id=order.attempt.lease_id,
+                device_id=order.attempt.device_id,
+                epoch=order.attempt.epoch,
+                run=job_pb2.RunSpec.FromString(order.run),
+            )
+            for order in desired.runs
         ],
     )
 
@@ -258,6 +283,56 @@ def _attempt_report(attempt: agent_pb2.BuildAttempt, blobs: BlobStore) -> Attemp
             return AttemptReport(attempt_id)
 
 
+def _run_report(run: agent_pb2.RunAttempt, blobs: BlobStore) -> RunReport:
+    attempt_id = AttemptId(check_text(run.attempt_id, "attempt_id", 256))
+    if not 0 < run.epoch < MAX_EPOCH:
+        raise InvalidInput(f"run {attempt_id}: impossible epoch ({run.epoch}); report a real one")
+    check_count(len(run.log_chunks), MAX_LOG_CHUNKS, f"run {attempt_id}: log_chunks")
+    result: bytes | None = None
+    failure: Failure | None = None
+    match run.WhichOneof("outcome"):
+        case "result":
+            try:
+                result = _run_result(run.result, blobs)
+            except FarmError as error:
+                failure = _unusable(error)
+        case "error":
+            failure = failure_from_proto(run.error)
+    return RunReport(
+        attempt_id=attempt_id,
+        epoch=Epoch(run.epoch),
+        result=result,
+        failure=failure,
+        log=tuple(_chunk(it, attempt_id) for it in run.log_chunks),
+        log_is_cut=run.log_truncated,
+    )
+
+
+def _run_result(message: job_pb2.JobResult, blobs: BlobStore) -> bytes:
+    """Return what a run gave, if it can be kept and its blobs are in the store."""
+    if message.ByteSize() > MAX_RESULT_BYTES:
+        raise InvalidInput(
+            f"result: {message.ByteSize()} bytes; send large outputs as blobs, at most {MAX_RESULT_BYTES}"
+        )
+    check_tensors(message.outputs, "result: output")
+    check_count(len(message.samples_ns), MAX_SAMPLES, "samples_ns")
+    check_text(message.target, "target")
+    wanted = [digest_from_proto(it.blob) for it in message.outputs if it.HasField("blob")]
+    missing = blobs.missing(wanted)
+    if missing:
+        raise InfrastructureError(f"result: {missing[0]} is not in the store; send it first")
+    return message.SerializeToString(deterministic=True)
+
+
+def _chunk(message: digest_pb2.Digest, attempt_id: str) -> Digest:
+    digest = digest_from_proto(message)
+    if digest.size_bytes > MAX_CHUNK_BYTES:
+        raise InvalidInput(
+            f"run {attempt_id}: a log chunk of {digest.size_bytes} bytes; at most {MAX_CHUNK_BYTES}"
+        )
+    return digest
+
+
 def _module(message: build_pb2.Module, blobs: BlobStore) -> Module:
     """Return what an agent built, if an artifact can hold it and its bytes are in the store."""
     digest = digest_from_proto(message.object)
@@ -287,9 +362,9 @@ def _module(message: build_pb2.Module, blobs: BlobStore) -> Module:
 
 
 def _unusable(error: FarmError) -> Failure:
-    """Blame the agent, not the function, for a module that cannot be used."""
+    """Blame the agent, not the work, for what it sends and cannot be used."""
     return as_failure(
-        InfrastructureError(f"agent: its module is unusable ({error.message}); build again")
+        InfrastructureError(f"agent: what it sent is unusable ({error.message}); try again")
     )
 
 

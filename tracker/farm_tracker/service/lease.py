@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from farm.api.v1 import lease_pb2, lease_pb2_grpc
 from farm.core.ids import Epoch, LeaseId
 from farm.target import Selector
-from farm_tracker.identity.caller import may
+from farm_tracker.identity.caller import caller, may
 from farm_tracker.identity.model import Verb
 from farm_tracker.service.convert import check_range, check_text, lease_to_proto
 from farm_tracker.service.streams import errors_to_status
 from farm_tracker.state.events import LeaseReleased, LeaseRenewed
+from farm_tracker.state.model import DEFAULT_ACCOUNT
 
 if TYPE_CHECKING:
     import grpc
@@ -44,6 +45,7 @@ class LeaseService(lease_pb2_grpc.LeaseServiceServicer):
                 ttl_s=ttl_of(request.ttl_s),
                 wait_s=check_range(request.wait_s, 0.0, MAX_WAIT_S, "wait_s"),
                 holder=check_text(request.holder, "holder", MAX_HOLDER_BYTES),
+                account=caller().account or DEFAULT_ACCOUNT,
             )
             now = self._tracker.clock.now()
             lease = lease_to_proto(granted.lease, granted.device, now)

@@ -33,6 +33,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.lines: dict[str, dict[Group, list[Entry]]] = {}
+        self.selectors: dict[str, Selector] = {}
         self._places: dict[str, tuple[str, Group, Entry]] = {}
 
     def __len__(self) -> int:
@@ -47,6 +48,7 @@ class Queue:
             return
         text, group = str(entity.selector), (-entity.priority, entity.account)
         entry = (entity.queued_at, entity.key)
+        self.selectors.setdefault(text, entity.selector)
         line = self.lines.setdefault(text, {}).setdefault(group, [])
         bisect.insort(line, entry)
         self._places[entity.key] = (text, group, entry)
@@ -64,6 +66,7 @@ class Queue:
             del groups[group]
         if not groups:
             del self.lines[text]
+            del self.selectors[text]
 
     def entries(self) -> dict[str, Entry]:
         """Return everything that waits by key, for checks."""
@@ -77,9 +80,9 @@ class Matching:
         self._devices = devices
         self._known: dict[str, tuple[Selector, dict[DeviceId, None]]] = {}
 
-    def of(self, selector: Selector) -> Mapping[DeviceId, None]:
-        """Return the ids of all devices whose labels match."""
-        text = str(selector)
+    def of(self, selector: Selector, text: str = "") -> Mapping[DeviceId, None]:
+        """Return the ids of all devices whose labels match; `text` is the selector's, if the caller has it."""
+        text = text or str(selector)
         known = self._known.get(text)
         if known is None:
             if len(self._known) >= MAX_SELECTORS:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm_tracker.state.account import Account
+from farm_tracker.state.queue import same_labels
 from farm_tracker.state.run import RunJob
 
 if TYPE_CHECKING:
@@ -119,18 +120,19 @@ def _free(draft: Draft, entity: Lease | RunJob) -> Iterator[Device]:
 
 def _heads(draft: Draft, device: Device) -> Iterator[Lease | RunJob]:
     """Yield the first of each group that the device fits, then everything that joined in this step."""
+    queue, matching = draft.base.queue, draft.base.matching
     known = draft.base.devices.get(device.device_id)
-    for groups in draft.base.queue.lines.values():
-        fits: bool | None = None
+    is_known = known is device or (known is not None and same_labels(known, device))
+    for text, groups in queue.lines.items():
+        selector = queue.selectors[text]
+        if is_known and device.device_id not in matching.of(selector, text):
+            continue
+        if not is_known and not selector.matches(device.labels):
+            continue
         for line in groups.values():
             head = _first(draft, line)
-            if head is None:
-                continue
-            if fits is None:
-                fits = draft.fits(head.selector, device, known)
-            if not fits:
-                break
-            yield head
+            if head is not None:
+                yield head
     for key in draft.joined:
         joined = draft.waiting(key)
         if joined is not None and draft.fits(joined.selector, device, known):
