@@ -95,6 +95,7 @@ class EmbeddedFarm:
         self._lock: IO[bytes] | None = None
         self._signals = _Signals()
         self._address = ""
+        self._serves = False
         self._state: tuple[tuple[AgentInfo, ...], tuple[DeviceInfo, ...]] = ((), ())
 
     @property
@@ -143,8 +144,9 @@ class EmbeddedFarm:
         try:
             self._address = claim(self._listen)
             folder = self._folder()
-            self._start_children(folder)
-            self._wait_ready(self._began + self._start_limit_s)
+            deadline = self._began + self._start_limit_s
+            self._start_children(folder, deadline)
+            self._wait_ready(deadline)
         except BaseException:
             self.stop()
             raise
@@ -181,6 +183,7 @@ class EmbeddedFarm:
                 self._end(child)
             self._children.clear()
             self._address = ""
+            self._serves = False
             if self._lock is not None:
                 self._lock.close()
                 self._lock = None
@@ -214,14 +217,20 @@ class EmbeddedFarm:
         self._lock = claim_folder(folder)
         return folder
 
-    def _start_children(self, folder: Path) -> None:
-        """Start the tracker and, at the same time, the agents: they dial until it answers."""
+    def _start_children(self, folder: Path, deadline: float) -> None:
+        """Start the tracker and, at the same time, the agents: they dial until it answers.
+
+        Where other machines can connect, it speaks TLS, and agents have to know its certificate first.
+        """
         logs = folder / "logs"
         self._tell(f"starting the tracker at {self._address}")
         arguments = ["--data-dir", str(folder / "tracker"), "--listen", self._address]
-        if is_loopback(self._address):
+        alone = is_loopback(self._address)
+        if alone:
             arguments.append("--plaintext")
         self._children.append(Child("tracker", "farm_tracker", arguments, logs))
+        if not alone:
+            self._wait_serving(deadline)
         if self._agents == "ray":
             self._tell("starting Ray and the agents that it manages")
             arguments = ["--tracker", self._address, "--work-dir", str(folder / "agents")]
@@ -235,10 +244,16 @@ class EmbeddedFarm:
             arguments += ["--work-dir", str(folder / "agents" / plan.agent_id)]
             self._children.append(Child(f"agent-{plan.agent_id}", "farm_agents", arguments, logs))
 
+    def _wait_serving(self, deadline: float) -> None:
+        if not self._serves:
+            tracker = self._children[0]
+            self._until(lambda: bool(tracker.new_lines()), deadline, tracker, "is not serving")
+            self._serves = True
+            self._tell(f"the tracker serves at {self._address}")
+
     def _wait_ready(self, deadline: float) -> None:
+        self._wait_serving(deadline)
         tracker, *others = self._children
-        self._until(lambda: bool(tracker.new_lines()), deadline, tracker, "is not serving")
-        self._tell(f"the tracker serves at {self._address}")
         expected = {plan.agent_id for plan in self._plans}
         if self._agents == "ray":
             expected = self._wait_fleet(others[0], deadline)

@@ -15,6 +15,7 @@ from farm_agents.fleet.fleet import default_fleet
 
 import farm
 from farm.errors import InfrastructureError, InvalidInput
+from farm.rpc import credentials
 from farm.testing import DEFAULT_AGENTS, AgentPlan, EmbeddedFarm
 from farm.testing.ports import claim
 
@@ -66,6 +67,13 @@ def test_embedded_farm_starts_whole_and_leaves_nothing(gone, tmp_path):
         "agent-one ended",
         "tracker ended",
     ]
+
+
+def test_embedded_farm_that_others_can_reach_speaks_tls_and_knows_its_user():
+    with EmbeddedFarm("processes", plans=ONE, listen="0.0.0.0:0") as embedded:
+        assert credentials.find(embedded.address).ca.startswith(b"-----BEGIN CERTIFICATE")
+        with farm.connect(embedded.address) as client:
+            assert [agent.agent_id for agent in client.agents()] == ["one"]
 
 
 def test_embedded_farm_restores_the_signal_handlers():
