@@ -31,6 +31,7 @@ from farm_agents.connection import Connection
 from farm_agents.credential import Credential
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
+from farm_agents.sandbox.confinement import Confinement
 from farm_agents.session import Identity, Session
 from farm_agents.spec import AgentSpec
 from farm_agents.state import State, initial_state, next_deadline, step
@@ -101,8 +102,10 @@ class Agent:
         self._spec = spec
         self._clock = clock
         self._identity = Identity(spec.agent_id, new_id("instance"))
+        self._confinement = Confinement(spec.sandbox, spec.work_dir, new_id, clock)
         self._devices = {
-            device.device_id: LocalDevice(spec, device, new_id) for device in spec.devices
+            device.device_id: LocalDevice(spec, device, new_id, self._confinement)
+            for device in spec.devices
         }
         self._state = initial_state(self._devices, spec.slots)
         self._credential = Credential(spec.tracker, spec.agent_id, spec.work_dir)
@@ -110,7 +113,7 @@ class Agent:
         self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
         blobs: blob_pb2_grpc.BlobServiceAsyncStub = blob_pb2_grpc.BlobServiceStub(channel)
         self._cache = BlobCache(spec.work_dir / "cache", blobs)
-        self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id)
+        self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id, self._confinement)
         self._sessions: dict[DeviceId, Session] = {}
         self._serving: dict[DeviceId, asyncio.Task[None]] = {}
         self._cleaning: set[tuple[DeviceId, Epoch]] = set()
@@ -364,6 +367,7 @@ class Agent:
         await asyncio.gather(
             self._builder.close(), *(device.close() for device in self._devices.values())
         )
+        self._confinement.close()
         await self._channel.close()
 
 

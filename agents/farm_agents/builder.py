@@ -9,6 +9,7 @@ Invariant: when `build` returns or raises, the attempt's processes are gone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,10 +24,11 @@ from farm.errors import BuildFailed, FarmError, InfrastructureError
 from farm.target import Target
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
+from farm_agents.child import Child
 from farm_agents.failures import error_to_proto, failed_from_proto
+from farm_agents.sandbox.confinement import Confinement
 from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
 from farm_agents.tasks import finish
-from farm_agents.worker.blobs import blob_path
 from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30
@@ -47,18 +49,20 @@ class Builder:
     cache: BlobCache
     work_dir: Path
     new_id: IdSource
+    confinement: Confinement
     _zygote: Zygote | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def zygote(self) -> Zygote:
         """Return a warm zygote, starting one if there is none; InfrastructureError if it does not start."""
+        rooms = await self.confinement.settle()
         async with self._starting:
             if self._zygote is None or not self._zygote.alive:
                 if self._zygote is not None:
                     await self._zygote.close()
                 log = self.work_dir / "logs" / "builder.log"
                 self._zygote = await Zygote.start(
-                    "build", log, self.new_id, ",".join(self.families)
+                    "build", log, self.new_id, ",".join(self.families), rooms=rooms
                 )
             return self._zygote
 
@@ -84,14 +88,14 @@ class Builder:
         try:
             zygote = await self.zygote()
             moved(BuildPhase.COMPILING)
-            attempt = await self._compile(zygote, order, folder)
-            moved(BuildPhase.STORING)
-            if attempt.WhichOneof("outcome") == "error":
-                return failed_from_proto(attempt.error), attempt.seconds
-            built = _built(attempt.module)
-            path = blob_path(folder / "out", built.object)
-            await _persist(lambda: self.cache.store(path, built.object))
-            return built, attempt.seconds
+            with contextlib.ExitStack() as stack:
+                attempt, path = await self._compile(zygote, order, folder, stack)
+                moved(BuildPhase.STORING)
+                if path is None:
+                    return failed_from_proto(attempt.error), attempt.seconds
+                built = _built(attempt.module)
+                await _persist(lambda: self.cache.store(path, built.object))
+                return built, attempt.seconds
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -111,8 +115,9 @@ class Builder:
             )
 
     async def _compile(
-        self, zygote: Zygote, order: BuildOrder, folder: Path
-    ) -> agent_pb2.BuildAttempt:
+        self, zygote: Zygote, order: BuildOrder, folder: Path, stack: contextlib.ExitStack
+    ) -> tuple[agent_pb2.BuildAttempt, Path | None]:
+        """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it."""
         child = await zygote.fork(
             {
                 "cache": str(self.cache.root),
@@ -124,17 +129,16 @@ class Builder:
         try:
             await child.send(_task(order).SerializeToString())
             frame = await child.receive()
+            if frame is not None:
+                attempt = _attempt(order, frame)
+                path = None
+                if attempt.WhichOneof("outcome") == "module":
+                    path = stack.enter_context(child.result(_built(attempt.module).object))
+                return attempt, path
         finally:
             # To its end, so that an attempt that is killed ends only when its processes have.
             status = await finish(child.kill())
-        if frame is None:
-            return _crashed(order, status)
-        try:
-            return agent_pb2.BuildAttempt.FromString(frame)
-        except DecodeError as error:
-            raise InfrastructureError(
-                f"build {order.symbol}: the compiler broke the worker's channel; build again"
-            ) from error
+        return _crashed(order, child, status), None
 
 
 async def _persist(transfer: Callable[[], Awaitable[object]]) -> None:
@@ -175,9 +179,25 @@ def _built(module: build_pb2.Module) -> Built:
     )
 
 
-def _crashed(order: BuildOrder, status: int) -> agent_pb2.BuildAttempt:
-    facts = describe_status(status)
+def _attempt(order: BuildOrder, frame: bytes) -> agent_pb2.BuildAttempt:
+    try:
+        attempt = agent_pb2.BuildAttempt.FromString(frame)
+    except DecodeError as error:
+        raise BuildFailed(
+            f"{order.symbol} for {order.target}: the compiler broke the worker's channel; report the function"
+        ) from error
+    if attempt.attempt_id != order.attempt_id or attempt.WhichOneof("outcome") is None:
+        raise BuildFailed(
+            f"{order.symbol} for {order.target}: the compiler answered for something else; report the function"
+        )
+    return attempt
+
+
+def _crashed(order: BuildOrder, child: Child, status: int) -> agent_pb2.BuildAttempt:
+    facts = describe_status(status) | dict(child.exceeded)
     how = facts.get("signal") or f"exit code {facts['exit_code']}"
+    if "limit" in facts:
+        how += f", past its limit on {facts['limit']}"
     error = BuildFailed(
         f"{order.symbol} for {order.target}: the compiler crashed ({how}); report the function",
         **facts,

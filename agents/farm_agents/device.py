@@ -18,6 +18,7 @@ from farm.target import Target
 from farm_agents.drivers import Checked, Description, Driver, driver_for
 from farm_agents.drivers.base import bad
 from farm_agents.drivers.lock import DeviceLock, acquire
+from farm_agents.sandbox.confinement import Confinement
 from farm_agents.spec import AgentSpec, DeviceSpec
 from farm_agents.zygotes import Zygote
 
@@ -25,7 +26,9 @@ from farm_agents.zygotes import Zygote
 class LocalDevice:
     """A device that this agent owns or tries to own."""
 
-    def __init__(self, agent: AgentSpec, spec: DeviceSpec, new_id: IdSource) -> None:
+    def __init__(
+        self, agent: AgentSpec, spec: DeviceSpec, new_id: IdSource, confinement: Confinement
+    ) -> None:
         self.device_id = spec.device_id
         self.driver: Driver = driver_for(spec.driver, spec.argument)
         self.description: Description = self.driver.describe()
@@ -38,6 +41,7 @@ class LocalDevice:
         self._lock_name = f"{agent.tracker}/{spec.device_id}"
         self._log = agent.work_dir / "logs" / f"{spec.device_id}.log"
         self._new_id = new_id
+        self._confinement = confinement
         self._lock: DeviceLock | None = None
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
@@ -66,6 +70,8 @@ class LocalDevice:
         InfrastructureError
             It does not start.
         """
+        rooms = await self._confinement.settle()
+        self.labels |= self._confinement.labels
         async with self._starting:
             if self._zygote is None or not self._zygote.alive:
                 if self._zygote is not None:
@@ -75,7 +81,7 @@ class LocalDevice:
                 accelerated = any(target.is_accelerator for target in targets)
                 warm = "ea" if accelerated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
-                    "session", self._log, self._new_id, warm, held_fds=held
+                    "session", self._log, self._new_id, warm, held_fds=held, rooms=rooms
                 )
             return self._zygote
 

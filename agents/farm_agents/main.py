@@ -17,6 +17,7 @@ from pathlib import Path
 
 from farm.core.ids import AgentId
 from farm.errors import FarmError
+from farm_agents.sandbox.mode import Mode
 from farm_agents.spec import AgentSpec, parse_devices
 
 
@@ -59,6 +60,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> AgentSpec:
         help="DRIVER[:ARGUMENT][@ID]: cpu, qemu:aarch64, ea:ea16; may be repeated",
     )
     parser.add_argument("--work-dir", type=Path, required=True, help="folder for cache and logs")
+    parser.add_argument(
+        "--sandbox",
+        choices=[mode.value for mode in Mode],
+        default=Mode.AUTO.value,
+        help="confine kernels and compilers: where it works, or no work without, or never (default: auto)",
+    )
     args = parser.parse_args(arguments)
     agent_id = AgentId(args.agent_id)
     return AgentSpec(
@@ -68,6 +75,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> AgentSpec:
         slots=args.slots,
         devices=parse_devices(args.device, agent_id),
         work_dir=args.work_dir.absolute(),
+        sandbox=Mode(args.sandbox),
     )
 
 

@@ -31,11 +31,11 @@ from farm.errors import (
 from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
+from farm_agents.child import Child
 from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
 from farm_agents.state.model import Grant
-from farm_agents.worker.blobs import blob_path
-from farm_agents.zygotes import Child, describe_status
+from farm_agents.zygotes import describe_status
 
 LOAD_LIMIT_S = 60.0
 DEFAULT_LIMIT_S = 30.0
@@ -190,7 +190,7 @@ class Session:
         reply = await self._ask(request, blobs, limit_s)
         for tensor in reply.called.outputs:
             if tensor.WhichOneof("content") == "blob":
-                await self._store(digest_from_proto(tensor.blob))
+                await self._store(await self._worker(), digest_from_proto(tensor.blob))
         return reply
 
     async def _ask(
@@ -216,10 +216,9 @@ class Session:
         await self.cache.fetch_all(damaged)
         return await self._exchange(child, request, limit_s)
 
-    async def _store(self, digest: Digest) -> None:
-        path = blob_path(self.folder / "out", digest)
-        await self.cache.store(path, digest)
-        await asyncio.to_thread(path.unlink, missing_ok=True)
+    async def _store(self, child: Child, digest: Digest) -> None:
+        with child.result(digest) as path:
+            await self.cache.store(path, digest)
 
     async def _worker(self) -> Child:
         """Return the worker, starting one and loading what was loaded before if it has died."""
@@ -275,7 +274,7 @@ class Session:
         raise await self._crash(child, what, limit_s)
 
     async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
-        facts = describe_status(await self._kill())
+        facts = describe_status(await self._kill()) | dict(child.exceeded)
         if not child.zygote.alive:
             return InfrastructureError(f"{what}: the worker was ended from outside; call again")
         if facts.get("signal") == "SIGXCPU":
@@ -284,6 +283,8 @@ class Session:
                 limit_s=f"{limit_s:g}",
             )
         how = facts.get("signal") or f"exit code {facts['exit_code']}"
+        if "limit" in facts:
+            how += f", past its limit on {facts['limit']}"
         return KernelCrashed(
             f"{what}: ended the process it ran in ({how}); fix the kernel", **facts
         )

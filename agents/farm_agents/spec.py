@@ -16,6 +16,7 @@ from pathlib import Path
 from farm.core.digest import canonical_json
 from farm.core.ids import NAME, AgentId, DeviceId
 from farm.errors import InvalidInput
+from farm_agents.sandbox.mode import Mode
 
 _FAMILY = re.compile(r"[a-z][a-z0-9]{0,30}(/[A-Za-z0-9_.]{1,62})?")
 _DEVICE = re.compile(
@@ -54,6 +55,8 @@ class AgentSpec:
         Folder of its own: cache, logs, scratch. Created if absent.
     hosted_by
         Who runs it: ``process`` or ``ray``.
+    sandbox
+        Whether its workers are confined.
     """
 
     tracker: str
@@ -63,6 +66,7 @@ class AgentSpec:
     devices: tuple[DeviceSpec, ...]
     work_dir: Path
     hosted_by: str = "process"
+    sandbox: Mode = Mode.AUTO
 
     def __post_init__(self) -> None:
         check_id("agent", self.agent_id)
@@ -94,6 +98,7 @@ class AgentSpec:
             "devices": [str(device) for device in self.devices],
             "work_dir": str(self.work_dir),
             "hosted_by": self.hosted_by,
+            "sandbox": self.sandbox.value,
         }
         return canonical_json(value).decode()
 
@@ -110,6 +115,7 @@ class AgentSpec:
             devices=parse_devices(value["devices"], agent_id),
             work_dir=Path(value["work_dir"]),
             hosted_by=value["hosted_by"],
+            sandbox=Mode(value["sandbox"]),
         )
 
 

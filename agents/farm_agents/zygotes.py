@@ -1,10 +1,11 @@
 """Zygotes and their children as the agent sees them.
 
-Owns: starting a zygote process, asking it to fork and to kill, the children's channels, proving a tree gone.
-Does not own: what goes through a channel (`farm_agents.session`, `farm_agents.builder`).
+Owns: starting a zygote process, asking it to fork and to kill, one confined child that waits ahead of need, proving
+trees gone. Does not own: a child's channel and sandbox (`farm_agents.child`), or what goes through the channel
+(`farm_agents.session`, `farm_agents.builder`).
 
 Invariant: `Child.exited` is done only when the child and everything that it started are gone, also if the zygote
-itself has died.
+itself has died; a child that waits has run nothing yet, and is given away once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from pathlib import Path
 
 from farm.core.ids import IdSource
 from farm.errors import InfrastructureError
+from farm_agents.child import Child
+from farm_agents.sandbox.bubblewrap import HOME
+from farm_agents.sandbox.output import OutputLog
+from farm_agents.sandbox.running import Rooms, Sandbox
 from farm_agents.tasks import finish
 from farm_agents.worker import processes
 from farm_agents.worker.control import (
@@ -36,7 +41,6 @@ from farm_agents.worker.control import (
     decode,
     encode,
 )
-from farm_agents.worker.frames import encode_length, read_frame_async
 
 START_LIMIT_S = 90.0
 FORK_LIMIT_S = 10.0
@@ -56,45 +60,6 @@ _ONE_THREAD = {
 
 
 @dataclass(slots=True)
-class Child:
-    """One forked child: its channel, and `exited`, done with its wait status when its tree is gone."""
-
-    number: int
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    exited: asyncio.Future[int]
-    zygote: Zygote
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can be expected to answer."""
-        return self.zygote.alive and not self.exited.done()
-
-    async def kill(self) -> int:
-        """Kill the child with its whole tree; return its wait status when they are gone."""
-        if not self.exited.done() and self.zygote.alive:
-            self.zygote.kill(self.number)
-        return await asyncio.shield(self.exited)
-
-    async def send(self, data: bytes) -> None:
-        """Send one frame; a child that is gone is seen when its answer is read."""
-        with contextlib.suppress(ConnectionError):
-            self.writer.write(encode_length(len(data)))
-            self.writer.write(data)
-            await self.writer.drain()
-
-    async def receive(self) -> bytes | None:
-        """Return the next frame, or None when the child has closed its channel.
-
-        Raises
-        ------
-        InfrastructureError
-            The frame is over the limit.
-        """
-        return await read_frame_async(self.reader)
-
-
-@dataclass(slots=True)
 class Zygote:
     """A running zygote. Make one with `Zygote.start`."""
 
@@ -102,14 +67,23 @@ class Zygote:
     control: socket.socket
     mark: str
     ready: asyncio.Future[int]
-    _exits: dict[int, asyncio.Future[int]] = field(default_factory=dict)
+    rooms: Rooms | None
+    _children: dict[int, Child] = field(default_factory=dict)
     _forked: dict[int, asyncio.Future[int]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _spare: asyncio.Task[Child] | None = None
+    _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
 
     @staticmethod
     async def start(
-        role: str, log: Path, new_id: IdSource, warm: str = "", held_fds: tuple[int, ...] = ()
+        role: str,
+        log: Path,
+        new_id: IdSource,
+        warm: str = "",
+        held_fds: tuple[int, ...] = (),
+        rooms: Rooms | None = None,
     ) -> Zygote:
         """Start a zygote and wait until it is warm.
 
@@ -123,13 +97,15 @@ class Zygote:
             What it warms up: a kind of loader for sessions, families of targets for builds.
         held_fds
             Descriptors that it keeps open (locks that have to last as long as its tree).
+        rooms
+            Makes a sandbox for each child; None: children are not confined.
 
         Raises
         ------
         InfrastructureError
             It did not become ready; the log says why.
         """
-        zygote = _spawn(role, log, new_id("worker"), warm, held_fds)
+        zygote = _spawn(role, log, new_id("worker"), warm, held_fds, rooms)
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await asyncio.shield(zygote.ready)
@@ -142,6 +118,8 @@ class Zygote:
         except BaseException:
             await finish(zygote.close())
             raise
+        if rooms is not None:
+            zygote._prepare_spare()
         return zygote
 
     @property
@@ -157,31 +135,86 @@ class Zygote:
         InfrastructureError
             The zygote is gone or does not answer.
         """
-        if not self.alive:
-            raise InfrastructureError("worker: its zygote is gone; try again")
+        child = await (self._make(None) if self.rooms is None else self._take_spare())
+        await child.begin(config)
+        return child
+
+    async def _take_spare(self) -> Child:
+        async with self._taking:
+            while True:
+                self._check_alive()
+                task = self._prepare_spare()
+                try:
+                    child = await asyncio.shield(task)
+                finally:
+                    if task.done():
+                        self._spare = None
+                if child.usable:
+                    child.given = True
+                    self._prepare_spare()
+                    return child
+
+    def _prepare_spare(self) -> asyncio.Task[Child]:
+        if self._spare is None:
+            self._spare = asyncio.create_task(self._make_confined())
+            self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._spare
+
+    async def _make_confined(self) -> Child:
+        if self.rooms is None:
+            raise InfrastructureError("worker: no sandbox for this zygote; start it again")
+        return await self._make(await self.rooms.open(f"{self.mark}.{next(self._numbers)}"))
+
+    async def _make(self, sandbox: Sandbox | None) -> Child:
+        """Have the zygote fork a child; the sandbox is then the child's to end."""
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        exited = self._exits[number] = loop.create_future()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            if sandbox is not None:
+                await finish(sandbox.end())
+            raise
+        child = Child(number, reader, writer, loop.create_future(), self, sandbox)
+        child.given = sandbox is None
+        self._children[number] = child
         self._forked[number] = loop.create_future()
         try:
             with theirs:
-                self._send(Fork(number, config), theirs.fileno())
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            exited.add_done_callback(lambda _: writer.close())  # it wrote all that it ever will
-            child = Child(number, reader, writer, exited, self)
+                self._ask_for(child, theirs.fileno())
             async with asyncio.timeout(FORK_LIMIT_S):
                 await self._forked[number]
-        except TimeoutError as error:
-            self.control.shutdown(socket.SHUT_RDWR)
-            self._lost()
-            raise InfrastructureError(
-                f"worker: no child after {FORK_LIMIT_S:g} s; its zygote hangs; try again"
-            ) from error
+        except (TimeoutError, InfrastructureError, OSError) as error:
+            if number in self._children:  # else it could not join its sandbox, and that has ended
+                with contextlib.suppress(OSError):
+                    self.control.shutdown(socket.SHUT_RDWR)
+                self._lost()
+            raise InfrastructureError(f"worker: no child ({error}); try again") from error
         finally:
             del self._forked[number]
         return child
+
+    def _ask_for(self, child: Child, channel_fd: int) -> None:
+        """Send what the zygote needs for a child."""
+        self._check_alive()
+        if child.sandbox is None or self.rooms is None:
+            self._send(Fork(child.number, {}), channel_fd)
+            return
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        child.output = OutputLog(read_fd, self.rooms.limits.output_bytes)
+        procs = child.sandbox.group.open_procs()
+        try:
+            fork = Fork(child.number, _confinement(self.rooms))
+            self._send(fork, channel_fd, write_fd, child.sandbox.init_fd, *procs)
+        finally:
+            for fd in (write_fd, *procs):
+                os.close(fd)
+
+    def _check_alive(self) -> None:
+        if not self.alive:
+            raise InfrastructureError("worker: its zygote is gone; try again")
 
     def kill(self, number: int) -> None:
         """Ask for a child to be killed; its `exited` tells when it is gone."""
@@ -191,12 +224,12 @@ class Zygote:
             self._send(Kill(number))
 
     async def kill_all(self) -> None:
-        """Kill every child, one that is being forked included; return when all trees are proved gone."""
-        exits = dict(self._exits)
-        for number in exits if self.alive else ():
-            self.kill(number)
-        if exits:
-            await asyncio.wait(exits.values())
+        """Kill every child that works; return when all their trees are proved gone."""
+        children = [child for child in self._children.values() if child.given]
+        for child in children:
+            child.start_to_kill()
+        if children:
+            await asyncio.wait([child.exited for child in children])
 
     async def close(self) -> None:
         """End the zygote and everything below it; return when all of it is proved gone."""
@@ -225,13 +258,27 @@ class Zygote:
         match message:
             case Ready(pid):
                 _resolve(self.ready, pid)
-            case Forked(number, pid) if number in self._exits:
+            case Forked(number, pid) if number in self._children:
                 if number in self._forked:  # else who asked for it has given up; it is being killed
                     _resolve(self._forked[number], pid)
-            case Exited(number, status) if number in self._exits:
-                _resolve(self._exits.pop(number), status)
+            case Exited(number, status) if number in self._children:
+                self._note_exit(self._children[number], status)
             case _:
                 self._lost()
+
+    def _note_exit(self, child: Child, status: int) -> None:
+        forked = self._forked.get(child.number)
+        if forked is not None and not forked.done():
+            forked.set_exception(InfrastructureError("it could not be confined; see its log"))
+            forked.exception()
+            del self._children[child.number]
+        task = asyncio.create_task(self._bury(child, status))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _bury(self, child: Child, status: int) -> None:
+        await child.ended(status)
+        self._children.pop(child.number, None)
 
     def _lost(self) -> None:
         if self._ending is not None:
@@ -254,9 +301,12 @@ class Zygote:
             processes.kill(left if self.process.returncode is not None else ())
             await asyncio.sleep(POLL_S)
         self.control.close()
-        for exited in self._exits.values():
-            _resolve(exited, signal.SIGKILL)
-        self._exits.clear()
+        if self._spare is not None:
+            await asyncio.wait({self._spare})
+        for child in list(self._children.values()):
+            await self._bury(child, signal.SIGKILL)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 def describe_status(status: int) -> dict[str, str]:
@@ -270,10 +320,36 @@ def describe_status(status: int) -> dict[str, str]:
     return {"exit_code": str(os.waitstatus_to_exitcode(status))}
 
 
-def _spawn(role: str, log: Path, mark: str, warm: str, held_fds: tuple[int, ...]) -> Zygote:
+def _confinement(rooms: Rooms) -> dict[str, object]:
+    """Return the configuration of a confined child's fork."""
+    limits = rooms.limits
+    values = {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_MSGQUEUE": 0,
+    }
+    if any(name.startswith("memory") for name in rooms.hierarchies.missing):
+        values["RLIMIT_DATA"] = (
+            limits.memory_bytes
+        )  # for each process alone, but better than nothing
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(HOME),
+        "LANG": "C.UTF-8",
+        "XDG_CACHE_HOME": str(rooms.view.made.parent),
+        **_ONE_THREAD,
+    }
+    return {"limits": values, "environment": environment}
+
+
+def _spawn(
+    role: str, log: Path, mark: str, warm: str, held_fds: tuple[int, ...], rooms: Rooms | None
+) -> Zygote:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    environment |= {k: v for k, v in os.environ.items() if k.startswith("KERNEL_FARM_")}
+    # Not every variable of ours, since some may hold secrets: only how tests find what they started.
+    environment |= {k: v for k, v in os.environ.items() if k.startswith("KERNEL_FARM_TEST_")}
     environment |= _ONE_THREAD | {processes.MARK: mark}
     command = [sys.executable, "-P", "-m", "farm_agents.worker", "--role", role]
     command += ["--warm", warm] if warm else []
@@ -290,7 +366,7 @@ def _spawn(role: str, log: Path, mark: str, warm: str, held_fds: tuple[int, ...]
         )
     ours.setblocking(False)
     loop = asyncio.get_running_loop()
-    zygote = Zygote(process, ours, mark, loop.create_future())
+    zygote = Zygote(process, ours, mark, loop.create_future(), rooms)
     loop.add_reader(ours.fileno(), zygote._receive)
     return zygote
 

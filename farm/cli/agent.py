@@ -46,6 +46,19 @@ MODULE = "farm_agents"
     type=click.Path(file_okay=False, path_type=Path),
     help="Cache and scratch.  [default: kernel-farm/agents/NAME in XDG_STATE_HOME]",
 )
+@click.option(
+    "--sandbox",
+    type=click.Choice(["auto", "required", "none"]),
+    default="auto",
+    show_default=True,
+    help="Confine kernels and compilers: where it works, no work without, or never.",
+)
+@click.option(
+    "--no-sandbox",
+    "sandbox",
+    flag_value="none",
+    help="The same as --sandbox none: trusted use only.",
+)
 @output_option
 def command(
     tracker: str,
@@ -54,6 +67,7 @@ def command(
     devices: tuple[str, ...],
     slots: int,
     work_dir: Path | None,
+    sandbox: str,
     output: Output,
 ) -> None:
     """Run one agent: it owns devices, builds, and dials the tracker.
@@ -75,7 +89,7 @@ def command(
 
     folder = writable_folder(work_dir or default_data_dir() / "agents" / agent_id)
     arguments = ["--tracker", tracker, "--agent-id", agent_id, "--slots", str(slots)]
-    arguments += ["--work-dir", str(folder)]
+    arguments += ["--work-dir", str(folder), "--sandbox", sandbox]
     if builds:
         arguments += ["--builds", ",".join(builds)]
     for device in devices:

@@ -13,6 +13,7 @@ A fleet file::
     builds = ["llvm/aarch64"]   # default none
     slots = 1                   # items built at once, default 1
     devices = ["qemu:aarch64"]  # default none; driver[:argument][@id]
+    sandbox = "required"        # or "none"; default: where it works
     resources = { board = 1 }   # custom Ray resources that place it, default none
 """
 
@@ -26,11 +27,12 @@ from pathlib import Path
 from farm.core.ids import AgentId
 from farm.errors import InvalidFleet, InvalidInput
 from farm.target.host import canonical_arch
+from farm_agents.sandbox.mode import Mode
 from farm_agents.spec import AgentSpec, DeviceSpec, check_id, parse_devices
 
 MAX_AGENTS = 1_000
 MAX_FILE_BYTES = 1 << 20
-KEYS = ("name", "count", "builds", "slots", "devices", "resources")
+KEYS = ("name", "count", "builds", "slots", "devices", "sandbox", "resources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Member:
     slots: int
     devices: tuple[DeviceSpec, ...]
     resources: tuple[tuple[str, float], ...]
+    sandbox: Mode = Mode.AUTO
 
     def spec(self, tracker: str, work_dir: Path) -> AgentSpec:
         """Return the agent's specification for one tracker; its folder is below `work_dir`."""
@@ -53,6 +56,7 @@ class Member:
             devices=self.devices,
             work_dir=work_dir / self.agent_id,
             hosted_by="ray",
+            sandbox=self.sandbox,
         )
 
 
@@ -151,13 +155,14 @@ def _members(where: str, entry: Mapping[str, object]) -> list[Member]:
             f"{where}: devices: a device id of its own with count = {count} ({devices}); drop the @id"
         )
     resources = _resources(where, entry)
+    sandbox = _sandbox(where, entry)
     members = []
     for number in range(1, count + 1):
         agent_id = AgentId(f"{name}-{number}" if count > 1 else name)
         try:
             check_id("agent", agent_id)
             parsed = parse_devices(devices, agent_id)
-            member = Member(agent_id, builds, slots, parsed, resources)
+            member = Member(agent_id, builds, slots, parsed, resources, sandbox)
             member.spec("127.0.0.1:1", Path())  # checks what is left
         except InvalidInput as error:
             raise InvalidFleet(f"{where}: {error.message}") from error
@@ -209,6 +214,14 @@ def _resources(where: str, entry: Mapping[str, object]) -> tuple[tuple[str, floa
                 where, f"resources.{name}", amount, "a positive number of a resource of yours"
             )
     return tuple(sorted((name, float(amount)) for name, amount in value.items()))
+
+
+def _sandbox(where: str, entry: Mapping[str, object]) -> Mode:
+    value = entry.get("sandbox", Mode.AUTO.value)
+    try:
+        return Mode(value)
+    except ValueError:
+        raise _wrong(where, "sandbox", value, '"required", "none" or "auto"') from None
 
 
 def _wrong(where: str, key: str, value: object, wanted: str) -> InvalidFleet:

@@ -1,4 +1,4 @@
-"""Entry of a zygote: ``python -m farm_agents.worker --role session|build --control-fd N --parent-pid P``.
+"""Entry of a zygote: ``python -m farm_agents.worker --role session|build|probe --control-fd N --parent-pid P``.
 
 Owns: choosing the role, warming it up, and checking that no thread runs.
 Does not own: the loop (`farm_agents.worker.zygote`).
@@ -17,7 +17,11 @@ import sys
 from farm_agents.worker import processes
 from farm_agents.worker.zygote import Zygote
 
-ROLES = {"session": "farm_agents.worker.session", "build": "farm_agents.worker.build"}
+ROLES = {
+    "session": "farm_agents.worker.session",
+    "build": "farm_agents.worker.build",
+    "probe": "farm_agents.worker.probe",
+}
 
 
 def main() -> int:
@@ -38,7 +42,7 @@ def main() -> int:
         )
         return 1
     control = socket.socket(fileno=args.control_fd)
-    Zygote(control, role.serve).serve()
+    Zygote(control, role.serve, args.role).serve()
     return 0
 
 

@@ -19,7 +19,12 @@ MAX_PACKET_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """To the zygote: fork child number `child`; its channel comes as a descriptor with this packet."""
+    """To the zygote: fork child number `child`; its channel comes as the first descriptor with this packet.
+
+    An empty `config` makes a plain child. For one in a sandbox it has ``limits`` (of `resource`) and the whole
+    ``environment``, and these descriptors follow: where it prints, a pidfd of the sandbox's first process, and
+    ``cgroup.procs`` files to join. What the child is to do comes on its channel: a JSON frame.
+    """
 
     child: int
     config: Mapping[str, object]

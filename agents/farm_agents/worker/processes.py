@@ -19,6 +19,7 @@ MARK = "KERNEL_FARM_WORKER"
 """Environment variable that every process below a zygote inherits: how orphans are found."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -29,6 +30,11 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGKILL) -> Non
     _prctl(_PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent_pid:
         os._exit(0)
+
+
+def set_name(name: str) -> None:
+    """Name this process for ``ps`` and ``top``, at most 15 characters."""
+    _LIBC.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
 
 
 def adopt_orphans() -> None:

@@ -7,6 +7,8 @@ import contextlib
 import os
 import platform
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import llvmlite.binding as llvm
@@ -241,6 +243,29 @@ class Client:
             )
         )
         return await self.receive()
+
+
+def zygotes():
+    """The zygotes below this process, the one that tests the sandbox apart."""
+    children = processes.children_of(os.getpid())
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children}
+    return [pid for pid in children if {b"session", b"build"} & set(words[pid])]
+
+
+def workers():
+    """Every process below this one that works for somebody, or that one of these has started."""
+    found = []
+    for pid in processes.descendants_of(os.getpid()):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() in ("farm-session", "farm-build"):
+                found.append(pid)
+    return found
+
+
+@pytest.fixture
+def tree():
+    """The processes of the agent that runs in this one: ``tree.zygotes()``, ``tree.workers()``."""
+    return SimpleNamespace(zygotes=zygotes, workers=workers)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 
 import pytest
-from farm_agents.worker import processes
 from farm_agents.worker.small import small_function
 
 from farm.api.v1 import ir_pb2
@@ -106,14 +105,14 @@ def test_build_of_an_absent_function_is_an_error_of_the_attempt(run_farm, build_
     run_farm(story, devices=(), builds=(FAMILY,))
 
 
-def test_build_past_its_limit_is_killed_and_the_builder_goes_on(run_farm, build_task):
+def test_build_past_its_limit_is_killed_and_the_builder_goes_on(run_farm, build_task, tree):
     async def story(tracker, spec):
         slow = build_task(tracker, "slow", slow_function(), CPU, limit_s=0.2)
         await tracker.want(builds=[slow])
         attempt = await tracker.until(lambda: finished(tracker, "slow"))
         assert attempt.error.code == "TIME_LIMIT"
-        (zygote,) = processes.children_of(os.getpid())
-        assert processes.children_of(zygote) == []
+        assert len(tree.zygotes()) == 1
+        assert tree.workers() == []
         good = build_task(tracker, "good", small_function(), CPU)
         await tracker.want(builds=[good])
         assert (await tracker.until(lambda: finished(tracker, "good"))).module.object.size_bytes > 0
@@ -121,11 +120,10 @@ def test_build_past_its_limit_is_killed_and_the_builder_goes_on(run_farm, build_
     run_farm(story, devices=(), builds=(FAMILY,))
 
 
-def test_build_whose_compiler_dies_is_an_error_of_the_attempt(run_farm, build_task):
+def test_build_whose_compiler_dies_is_an_error_of_the_attempt(run_farm, build_task, tree):
     async def story(tracker, spec):
         await tracker.want(builds=[build_task(tracker, "t1", slow_function(), CPU)])
-        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
-        (child,) = await tracker.until(lambda: processes.children_of(zygote[0]))
+        (child,) = await tracker.until(tree.workers)
         os.kill(child, signal.SIGSEGV)
         attempt = await tracker.until(lambda: finished(tracker, "t1"))
         assert attempt.error.code == "BUILD_FAILED"
@@ -134,28 +132,26 @@ def test_build_whose_compiler_dies_is_an_error_of_the_attempt(run_farm, build_ta
     run_farm(story, devices=(), builds=(FAMILY,))
 
 
-def test_build_that_is_no_longer_wanted_is_killed(run_farm, build_task):
+def test_build_that_is_no_longer_wanted_is_killed(run_farm, build_task, tree):
     async def story(tracker, spec):
         await tracker.want(builds=[build_task(tracker, "t1", slow_function(), CPU)])
-        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
-        await tracker.until(lambda: processes.children_of(zygote[0]))
+        await tracker.until(tree.workers)
         await tracker.want(builds=[])
-        await tracker.until(lambda: not processes.children_of(zygote[0]), limit_s=5)
+        await tracker.until(lambda: not tree.workers(), limit_s=5)
         await tracker.until(lambda: tracker.attempt("t1") is None, limit_s=5)
 
     run_farm(story, devices=(), builds=(FAMILY,))
 
 
-def test_builds_beyond_the_slots_wait(run_farm, build_task):
+def test_builds_beyond_the_slots_wait(run_farm, build_task, tree):
     async def story(tracker, spec):
         tasks = [build_task(tracker, f"t{i}", slow_function(3000 + i), CPU) for i in range(3)]
         await tracker.want(builds=tasks)
-        zygote = await tracker.until(lambda: processes.children_of(os.getpid()))
         most = 0
 
         def all_done():
             nonlocal most
-            most = max(most, len(processes.children_of(zygote[0])))
+            most = max(most, len(tree.workers()))
             return all(finished(tracker, f"t{i}") for i in range(3))
 
         await tracker.until(all_done, limit_s=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import numpy as np
 import pytest
@@ -20,12 +19,6 @@ def value_of(reply):
     (output,) = reply.called.outputs
     assert (output.dtype, list(output.shape)) == ("int32", [1])
     return int(np.frombuffer(output.inline, "<i4")[0])
-
-
-def workers():
-    """Every process below this one that is not a zygote itself."""
-    zygotes = processes.children_of(os.getpid())
-    return [p for p in processes.descendants_of(os.getpid()) if p not in zygotes]
 
 
 def test_session_load_and_call_gives_outputs_and_samples(run_farm, hostile):
@@ -67,7 +60,7 @@ def test_session_kernel_that_dies_is_an_error_and_the_next_call_works(
 
 
 def test_session_kernel_that_hangs_is_killed_at_its_limit_and_the_next_call_works(
-    run_farm, hostile
+    run_farm, hostile, tree
 ):
     async def story(tracker, spec):
         client = await tracker.lease(1)
@@ -76,7 +69,7 @@ def test_session_kernel_that_hangs_is_killed_at_its_limit_and_the_next_call_work
         error = (await client.call("spin", number(1), limit_s=0.3)).error
         assert 0.3 <= asyncio.get_running_loop().time() - start < 2.3
         assert (error.code, dict(error.details)) == ("TIME_LIMIT", {"limit_s": "0.3"})
-        assert workers() == []
+        assert tree.workers() == []
         assert value_of(await client.call("increment", number(1))) == 2
 
     run_farm(story)
@@ -105,22 +98,22 @@ def test_session_kernel_that_writes_into_the_channel_is_killed(run_farm, hostile
     run_farm(story)
 
 
-def test_lease_end_leaves_no_process_and_no_file(run_farm, hostile):
+def test_lease_end_leaves_no_process_and_no_file(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
         assert value_of(await client.call("orphan", number(1))) == 2
         # The session's child, its dead child, the orphan.
-        await tracker.until(lambda: len(workers()) == 3)
+        await tracker.until(lambda: len(tree.workers()) == 3)
         await tracker.want(leases=[])
         await tracker.device_is("IDLE", 0)
-        assert workers() == []
+        assert tree.workers() == []
         assert list((spec.work_dir / "sessions").iterdir()) == []
 
     run_farm(story)
 
 
-def test_lease_end_during_a_call_kills_it(run_farm, hostile):
+def test_lease_end_during_a_call_kills_it(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
@@ -129,7 +122,7 @@ def test_lease_end_during_a_call_kills_it(run_farm, hostile):
         await asyncio.sleep(0.2)
         await tracker.want(leases=[])
         await tracker.device_is("IDLE", 0)
-        assert workers() == []
+        assert tree.workers() == []
         again = await tracker.lease(2)
         await again.load(hostile)
         assert value_of(await again.call("increment", number(1))) == 2
@@ -137,12 +130,12 @@ def test_lease_end_during_a_call_kills_it(run_farm, hostile):
     run_farm(story)
 
 
-def test_lease_ends_by_the_agents_own_clock(run_farm, hostile):
+def test_lease_ends_by_the_agents_own_clock(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1, seconds=1.0)
         await client.load(hostile)
         await tracker.device_is("IDLE", 0)  # nobody withdrew it
-        assert workers() == []
+        assert tree.workers() == []
 
     run_farm(story)
 
@@ -288,22 +281,22 @@ def test_session_that_cannot_load_again_after_a_crash_keeps_the_numbers_of_modul
     run_farm(story)
 
 
-def test_zygote_that_is_killed_is_replaced(run_farm, hostile):
+def test_zygote_that_is_killed_is_replaced(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        (zygote,) = processes.children_of(os.getpid())
+        (zygote,) = tree.zygotes()
         processes.kill([zygote])
-        await tracker.until(lambda: processes.children_of(os.getpid()) == [])
+        await tracker.until(lambda: zygote not in tree.zygotes())
         assert value_of(await client.call("increment", number(1))) == 2
 
     run_farm(story)
 
 
-def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm):
+def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm, tree):
     async def story(tracker, spec):
         device = await tracker.device_is_good()
-        (zygote,) = processes.children_of(os.getpid())
+        (zygote,) = tree.zygotes()
         for epoch in range(1, 9):
             grant = agent_pb2.LeaseGrant(
                 lease_id=f"lease-{epoch}",
@@ -315,7 +308,7 @@ def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm):
             await tracker.until(lambda: tracker.device().use != device_pb2.USE_IDLE)
             await tracker.want(leases=[])
             await tracker.device_is("IDLE", 0)
-        assert processes.children_of(os.getpid()) == [zygote]
-        assert workers() == []
+        assert tree.zygotes() == [zygote]
+        assert tree.workers() == []
 
     run_farm(story)

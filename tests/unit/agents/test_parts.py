@@ -13,12 +13,15 @@ from farm_agents.device import LocalDevice
 from farm_agents.drivers import Checked, TimingClass, driver_for
 from farm_agents.drivers.lock import acquire, runtime_folder
 from farm_agents.failures import failed_from, failed_from_proto, failed_to_proto
+from farm_agents.sandbox.confinement import Confinement
+from farm_agents.sandbox.mode import Mode
 from farm_agents.spec import AgentSpec, parse_devices
 from farm_agents.state.messages import Desired
 from farm_agents.state.model import BuildOrder, Failed, Grant, Health
 from farm_agents.wire import EXPIRY_GRACE_S, desired_from_proto
 
 from farm.api.v1 import agent_pb2, build_pb2, error_pb2
+from farm.core.clock import SystemClock
 from farm.core.digest import digest_of
 from farm.core.ids import random_id
 from farm.core.wire import digest_to_proto
@@ -62,7 +65,9 @@ def test_runtime_folder_open_to_others_is_refused(runtime):
 def test_device_whose_lock_cannot_be_made_is_bad(runtime, tmp_path):
     runtime.write_text("a file where the folder should be")
     spec = AgentSpec("127.0.0.1:1", "a", (), 0, parse_devices(["cpu"], "a"), tmp_path)
-    found = asyncio.run(LocalDevice(spec, spec.devices[0], random_id).check())
+    confinement = Confinement(Mode.NONE, tmp_path, random_id, SystemClock())
+    device = LocalDevice(spec, spec.devices[0], random_id, confinement)
+    found = asyncio.run(device.check())
     assert found.health is Health.BAD
     assert str(runtime) in found.cause
 
