@@ -413,3 +413,18 @@ def run_async() -> Callable[[Callable[[], Awaitable[None]]], None]:
 def targets() -> dict[str, str]:
     """Canonical targets that tests build for."""
     return {"x86": X86, "arm": ARM}
+
+
+@pytest.fixture
+def connect() -> Callable[..., Any]:
+    """Return a function that joins an agent over a channel: its client, the peer, and its task."""
+
+    async def join(channel: grpc.aio.Channel, **options: Any) -> Any:
+        client = Client(channel)
+        peer = Peer(client, "agent", "p1", **{"perform": double, **options})
+        speaking = asyncio.create_task(peer.run())
+        async with asyncio.timeout(10):
+            await peer.desired.wait()
+        return client, peer, speaking
+
+    return join
