@@ -35,6 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", required=True, help="folder of its store; made if absent")
     parser.add_argument("--listen", default=DEFAULT_LISTEN, help="host:port (default %(default)s)")
     parser.add_argument(
+        "--database",
+        default="",
+        help="URL of SQLAlchemy, such as postgresql+psycopg://USER@HOST/NAME; default: a file in the data folder",
+    )
+    parser.add_argument(
         "--plaintext", action="store_true", help="without TLS, for this machine alone"
     )
     parser.add_argument(
@@ -50,19 +55,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         plain = chosen.plaintext or chosen.insecure
         return asyncio.run(
-            _run(chosen.data_dir, chosen.listen, tls=not plain, insecure=chosen.insecure)
+            _run(
+                chosen.data_dir,
+                chosen.listen,
+                tls=not plain,
+                insecure=chosen.insecure,
+                database=chosen.database,
+            )
         )
     except FarmError as error:
         print(f"farm_tracker: {error.message}", file=sys.stderr)
         return error.exit_code
 
 
-async def _run(data_dir: str, listen: str, *, tls: bool, insecure: bool) -> int:
+async def _run(data_dir: str, listen: str, *, tls: bool, insecure: bool, database: str) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = await serve(data_dir, listen, tls=tls, insecure=insecure)
+    server = await serve(data_dir, listen, tls=tls, insecure=insecure, database=database)
     print(server.address, flush=True)
     log.info("serving address=%s data_dir=%s", server.address, data_dir)
     if server.certificate:

@@ -105,6 +105,7 @@ async def serve(
     tls: bool = True,
     insecure: bool = False,
     reserve_bytes: int = RESERVE_BYTES,
+    database: str = "",
 ) -> TrackerServer:
     """Start a tracker and return once it serves.
 
@@ -118,6 +119,8 @@ async def serve(
         False: plain text, which only programs on this machine may use.
     reserve_bytes
         Room on the disk that is kept so that results commit when it is full; 0: none.
+    database
+        URL of the database; empty: a SQLite file in `data_dir`.
     insecure
         Plain text with other machines too: whoever can listen on the network can take the tokens.
 
@@ -136,7 +139,7 @@ async def serve(
     folder.mkdir(parents=True, exist_ok=True)
     async with contextlib.AsyncExitStack() as undo:
         lock = undo.enter_context(_lock_folder(folder))
-        store = await asyncio.to_thread(Store, folder / "tracker.db", reserve_bytes)
+        store = await asyncio.to_thread(Store, database or folder / "tracker.db", reserve_bytes)
         undo.callback(store.close)
         blobs = await asyncio.to_thread(
             BlobStore, folder / "cas", keep_free_bytes=reserve_bytes // 4

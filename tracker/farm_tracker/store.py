@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import create_engine, func, select, tuple_
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from farm.errors import InfrastructureError
@@ -97,7 +97,13 @@ class Store:
         options: dict[str, Any] = {}
         if url.startswith("sqlite"):
             options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-        self._engine: Engine = create_engine(url, **options)
+        try:
+            self._engine: Engine = create_engine(url, **options)
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise InfrastructureError(
+                f"store {url[:80]}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
+                "install kernel-farm[postgresql]"
+            ) from error
         self._reserve: Reserve | None = None
         if isinstance(where, Path) and reserve_bytes:
             self._reserve = Reserve(where.with_name(where.name + ".reserve"), reserve_bytes)
