@@ -1,7 +1,8 @@
 """The agent: a shell around the pure core that does what its commands say.
 
-Owns: the control stream to the tracker, timers, and starting what the core commands.
-Does not own: decisions (`farm_agents.state`), sessions, builds and devices (modules of those names).
+Owns: timers, and starting what the core commands.
+Does not own: decisions (`farm_agents.state`), the stream to the tracker, sessions, builds, runs and devices
+(modules of those names).
 
 Invariant: every change of state goes through `step`; the agent ends only when it is told to, or when a newer
 process has taken its id: never because the tracker is away.
@@ -17,20 +18,23 @@ import shutil
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc
-
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, blob_pb2_grpc
 from farm.core.clock import Clock, SystemClock
 from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
-from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError, NotAllowed
-from farm.rpc import error_from_rpc
-from farm_agents.backoff import Backoff
+from farm.errors import (
+    Cancelled,
+    FarmError,
+    Fenced,
+    InfrastructureError,
+)
 from farm_agents.builder import Builder
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
 from farm_agents.credential import Credential
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
+from farm_agents.outbox import Outbox
+from farm_agents.runs import Runner
 from farm_agents.sandbox.confinement import Confinement
 from farm_agents.session import Identity, Session
 from farm_agents.spec import AgentSpec
@@ -42,28 +46,34 @@ from farm_agents.state.messages import (
     Clean,
     Cleaned,
     Command,
+    DropRun,
     Event,
     Fence,
     HealthSeen,
     KillBuild,
+    KillRun,
     Prepare,
     Prepared,
     Report,
+    RunsTold,
     SessionFailed,
     StartBuild,
+    StartRun,
     Stop,
     Tick,
 )
 from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Health, Use
+from farm_agents.state.run import RunPhase
+from farm_agents.stream import ControlStream, Message
 from farm_agents.tasks import end_tasks
+from farm_agents.toolchains import find_toolchains
 from farm_agents.wire import desired_from_proto, state_to_proto
 
-HEARTBEAT_S = 1.0
-"""How often the state is sent until the tracker says otherwise."""
-HEARTBEAT_MARGIN = 0.8
 RECHECK_SICK_S = 2.0
 RECHECK_WELL_S = 30.0
 STOP_LIMIT_S = 20.0
+DELIVER_FIRST_S = 3.0
+"""How long results that wait for the store hold a new connection back: told with it, they still count."""
 
 _LOG = logging.getLogger("farm_agents")
 
@@ -114,14 +124,24 @@ class Agent:
         blobs: blob_pb2_grpc.BlobServiceAsyncStub = blob_pb2_grpc.BlobServiceStub(channel)
         self._cache = BlobCache(spec.work_dir / "cache", blobs)
         self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id, self._confinement)
+        outbox = Outbox(spec.work_dir / "outbox")
+        self._runner = Runner(self._cache, outbox, clock, self._apply)
+        self._toolchains: dict[str, str] = {}
         self._sessions: dict[DeviceId, Session] = {}
         self._serving: dict[DeviceId, asyncio.Task[None]] = {}
         self._cleaning: set[tuple[DeviceId, Epoch]] = set()
         self._building: dict[AttemptId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._heartbeat_s = HEARTBEAT_S
         self._connection = Connection(on_connected)
-        self._changed = asyncio.Event()
+        self._stream = ControlStream(
+            spec.tracker,
+            self._stub,
+            self._credential,
+            self._connection,
+            self._message,
+            self._take_desired,
+            functools.partial(self._runner.delivered, DELIVER_FIRST_S),
+        )
         self._moved = asyncio.Event()
         self._ended: asyncio.Future[None] | None = None
 
@@ -134,8 +154,10 @@ class Agent:
         """Run until `stop` is set or a newer process takes over."""
         self._ended = asyncio.get_running_loop().create_future()
         await asyncio.to_thread(_prepare_folders, self._spec)
+        await self._resume_runs()
         self._spawn(self._keep_time())
         self._spawn(self._warm_builder())
+        self._spawn(self._name_toolchains())
         for device in self._devices.values():
             self._spawn(self._keep_checking(device))
         self._spawn(self._keep_connected())
@@ -171,9 +193,9 @@ class Agent:
                 task = self._building[order.attempt_id] = self._spawn(self._build(order))
                 task.add_done_callback(functools.partial(self._build_done, order))
             case KillBuild(attempt_id):
-                building = self._building.get(attempt_id)
-                if building is not None:
-                    building.cancel()
+                self._kill_build(attempt_id)
+            case StartRun() | KillRun() | DropRun():
+                self._carry_out_run(command)
             case Fence():
                 _LOG.warning(
                     "lease %s of %s: epoch %d refused, %d was served already",
@@ -183,7 +205,22 @@ class Agent:
                     command.last_epoch,
                 )
             case Report():
-                self._changed.set()
+                self._stream.send_soon()
+
+    def _kill_build(self, attempt_id: AttemptId) -> None:
+        building = self._building.get(attempt_id)
+        if building is not None:
+            building.cancel()
+
+    def _carry_out_run(self, command: StartRun | KillRun | DropRun) -> None:
+        match command:
+            case StartRun(order):
+                work = self._runner.run(order, self._sessions[order.device_id])
+                self._runner.started(order.attempt_id, self._spawn(work))
+            case KillRun(attempt_id):
+                self._runner.kill(attempt_id)
+            case DropRun(attempt_id):
+                self._spawn(self._runner.drop(attempt_id))
 
     async def _keep_time(self) -> None:
         while True:
@@ -223,6 +260,9 @@ class Agent:
         grant = session.grant
         try:
             await session.prepare()
+            if self._state.is_for_run(grant):  # nobody talks to it but this agent
+                self._apply(Prepared(grant.device_id, grant.epoch))
+                return
             opened = asyncio.Event()
             waiting = self._spawn(self._tell_opened(grant, opened))
             try:
@@ -256,6 +296,13 @@ class Agent:
             except InfrastructureError as error:
                 _LOG.warning("%s", error.message)
 
+    async def _name_toolchains(self) -> None:
+        try:
+            self._toolchains = await find_toolchains(self._spec.builds)
+            self._stream.send_soon()
+        except (InfrastructureError, OSError) as error:
+            _LOG.warning("%s", error)
+
     async def _build(self, order: BuildOrder) -> None:
         attempt_id = order.attempt_id
 
@@ -281,60 +328,39 @@ class Agent:
             del self._building[order.attempt_id]
             self._apply(BuildEnded(order.attempt_id, _unwanted(order), 0.0))
 
+    # Runs
+
+    async def _resume_runs(self) -> None:
+        runs, unstored = await asyncio.to_thread(self._runner.load, self._clock.now())
+        self._state = initial_state(self._devices, self._spec.slots, runs)
+        for attempt in unstored:
+            task = self._spawn(self._runner.deliver(attempt))
+            self._runner.started(AttemptId(attempt.attempt_id), task)
+
     # The control stream
 
     async def _keep_connected(self) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                await self._synchronise(backoff)
-            except Fenced as error:
-                self._end(error)
-                return
-            except NotAllowed as error:
-                _LOG.info("tracker %s: %s", self._spec.tracker, error.message)
-                if await self._credential.enrol():
-                    continue
-            except FarmError as error:
-                _LOG.info("tracker %s: %s", self._spec.tracker, error.message)
-            await asyncio.sleep(backoff.next_s())
-
-    async def _synchronise(self, backoff: Backoff) -> None:
-        call = self._stub.Synchronise()
-        sending = self._spawn(self._keep_sending(call))
         try:
-            async for message in call:
-                backoff.reset()
-                self._connection.is_up()
-                self._take_desired(message)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self._spec.tracker) from error
-        finally:
-            self._connection.is_down()
-            sending.cancel()
-            call.cancel()
+            await self._stream.keep_up()
+        except Fenced as error:
+            self._end(error)
 
     def _take_desired(self, message: agent_pb2.DesiredState) -> None:
         desired, refused = desired_from_proto(message, self._clock.now())
         for error in refused:
             _LOG.warning("desired state %d: %s", message.revision, error.message)
-        if message.heartbeat_s > 0:
-            self._heartbeat_s = message.heartbeat_s
         self._apply(desired)
 
-    async def _keep_sending(
-        self, call: grpc.aio.StreamStreamCall[agent_pb2.AgentState, agent_pb2.DesiredState]
-    ) -> None:
-        # A failed write needs no handling here: reading the same call raises its status.
-        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
-            while True:
-                self._changed.clear()
-                await call.write(
-                    state_to_proto(self._state, self._spec, self._identity, self._devices)
-                )
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._heartbeat_s * HEARTBEAT_MARGIN):
-                        await self._changed.wait()
+    def _message(self) -> Message:
+        message = state_to_proto(
+            self._state, self._spec, self._identity, self._devices, self._toolchains
+        )
+        ended = frozenset(
+            attempt_id
+            for attempt_id, run in self._state.runs.items()
+            if run.phase is RunPhase.FINISHED and not run.is_told
+        )
+        return message, lambda: self._apply(RunsTold(ended)) if ended else None
 
     # Tasks and the end
 

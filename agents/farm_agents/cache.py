@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from farm.api.v1 import blob_pb2_grpc
 from farm.core.digest import Digest
 from farm.core.files import write_atomic
 from farm.errors import InfrastructureError
-from farm.rpc.blobs import download_aio, upload_aio
+from farm.rpc.blobs import download_aio, find_missing_aio, upload_aio
 from farm_agents.worker.blobs import blob_path
 
 MAX_CACHE_BYTES = 4 << 30
@@ -65,6 +65,10 @@ class BlobCache:
     def forget(self, digest: Digest) -> None:
         """Drop a blob, so that it is fetched again."""
         blob_path(self.root, digest).unlink(missing_ok=True)
+
+    async def missing(self, digests: Sequence[Digest]) -> list[Digest]:
+        """Return which of these blobs the store lacks; raises what it answered, or `TrackerUnreachable`."""
+        return await find_missing_aio(self._stub, digests)
 
     async def store(self, path: Path, digest: Digest) -> None:
         """Upload what a worker left at `path`.

@@ -9,15 +9,16 @@ Invariant: each request gets one reply, in order; after `end` no process of the 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2, tensor_pb2
 from farm.core.digest import Digest
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import (
@@ -34,6 +35,7 @@ from farm_agents.cache import BlobCache
 from farm_agents.child import Child
 from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
+from farm_agents.sandbox.output import OutputLog
 from farm_agents.state.model import Grant
 from farm_agents.zygotes import describe_status
 
@@ -42,6 +44,12 @@ DEFAULT_LIMIT_S = 30.0
 MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 600.0
 MAX_REPEAT = 10_000
 MAX_MODULES = 1_024
+MAX_OUTPUT_BYTES = 4 << 20
+"""What one worker may print; the rest is dropped, with a mark."""
+
+
+Keep = Callable[[Path, Digest], Awaitable[None]]
+"""Takes a file that a worker left, while it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,13 @@ class Session:
     cache: BlobCache
     folder: Path
     _child: Child | None = None
+    _output: OutputLog | None = None
     _loaded: list[Digest] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        """What the workers of this session print."""
+        return self.folder / "output.log"
 
     async def prepare(self) -> None:
         """Make the scratch folder and start the worker.
@@ -134,7 +148,7 @@ class Session:
                 case "load":
                     return await self._load(request)
                 case "call":
-                    return await self._call(request)
+                    return await self._call(request, self.cache.store)
                 case _:
                     raise InvalidInput(f"request {request.seq}: empty; send attach, load or call")
         except FarmError as error:
@@ -143,9 +157,27 @@ class Session:
             what = f"request {request.seq}: {error}; look at the agent's disk and try again"
             return _failed(request.seq, InfrastructureError(what))
 
+    async def load(self, artifact: Digest) -> session_pb2.LoadReply:
+        """Load an artifact; what the worker refuses is raised."""
+        load = session_pb2.LoadRequest(artifact=digest_to_proto(artifact))
+        reply = await self._load(session_pb2.SessionRequest(seq=1, load=load))
+        _raise_error(reply)
+        return reply.loaded
+
+    async def call(self, call: session_pb2.CallRequest, keep: Keep) -> session_pb2.CallReply:
+        """Call a function; large outputs go through `keep`, what the call failed of is raised."""
+        reply = await self._call(session_pb2.SessionRequest(seq=1, call=call), keep)
+        _raise_error(reply)
+        return reply.called
+
+    async def stop(self) -> None:
+        """Kill the worker with everything that it started; the scratch folder stays."""
+        await self._kill()
+
     async def end(self) -> None:
         """Kill the worker with everything that it started, and remove the scratch folder."""
         await self.device.kill_all()
+        self._close_output()
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
     def _attach(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
@@ -170,7 +202,9 @@ class Session:
             self._loaded.append(digest)
         return reply
 
-    async def _call(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+    async def _call(
+        self, request: session_pb2.SessionRequest, keep: Keep
+    ) -> session_pb2.SessionReply:
         call = request.call
         limit_s = call.limit_s or DEFAULT_LIMIT_S
         if not MIN_LIMIT_S <= limit_s <= MAX_LIMIT_S:
@@ -182,15 +216,11 @@ class Session:
             raise InvalidInput(
                 f"call {call.symbol[:80]}: impossible repeat ({call.repeat}); use 0 to {MAX_REPEAT}"
             )
-        blobs = [
-            digest_from_proto(tensor.blob)
-            for tensor in call.inputs
-            if tensor.WhichOneof("content") == "blob"
-        ]
-        reply = await self._ask(request, blobs, limit_s)
-        for tensor in reply.called.outputs:
-            if tensor.WhichOneof("content") == "blob":
-                await self._store(await self._worker(), digest_from_proto(tensor.blob))
+        reply = await self._ask(request, blobs_of(call.inputs), limit_s)
+        for digest in blobs_of(reply.called.outputs):
+            child = await self._worker()
+            with child.result(digest) as path:
+                await keep(path, digest)
         return reply
 
     async def _ask(
@@ -216,16 +246,15 @@ class Session:
         await self.cache.fetch_all(damaged)
         return await self._exchange(child, request, limit_s)
 
-    async def _store(self, child: Child, digest: Digest) -> None:
-        with child.result(digest) as path:
-            await self.cache.store(path, digest)
-
     async def _worker(self) -> Child:
         """Return the worker, starting one and loading what was loaded before if it has died."""
         if self._child is not None and self._child.usable:
             return self._child
         zygote = await self.device.zygote()
-        child = self._child = await zygote.fork(self.device.config(self.folder, self.cache.root))
+        config = self.device.config(self.folder, self.cache.root)
+        if zygote.rooms is None:  # else what it prints comes through a pipe of its sandbox
+            config["log"] = str(self._open_output())
+        child = self._child = await zygote.fork(config)
         try:
             for number, digest in enumerate(self._loaded, 1):
                 await self._load_again(child, number, digest)
@@ -239,8 +268,7 @@ class Session:
         load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
         request = session_pb2.SessionRequest(seq=number, load=load)
         reply = await self._ask_child(child, request, [digest], LOAD_LIMIT_S)
-        if reply.WhichOneof("reply") == "error":
-            raise error_from_proto(reply.error)
+        _raise_error(reply)
 
     async def _exchange(
         self, child: Child, request: session_pb2.SessionRequest, limit_s: float
@@ -291,9 +319,40 @@ class Session:
 
     async def _kill(self) -> int:
         child, self._child = self._child, None
-        if child is None:
-            return 0
-        return await child.kill()
+        status = 0 if child is None else await child.kill()
+        self._close_output()
+        return status
+
+    def _open_output(self) -> Path:
+        """Return a pipe to print into, whose other end writes the log up to its limit."""
+        self._close_output()
+        pipe = self.folder / "output.pipe"
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe, 0o600)
+        # For writing too, so that a pipe that nobody has opened yet is not at its end.
+        fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._output = OutputLog(fd, MAX_OUTPUT_BYTES)
+        self._output.attach(self.log)
+        return pipe
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+
+def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
+    """Return the blobs that hold some of these arrays; raises InvalidInput if a digest is malformed."""
+    return [
+        digest_from_proto(tensor.blob)
+        for tensor in tensors
+        if tensor.WhichOneof("content") == "blob"
+    ]
+
+
+def _raise_error(reply: session_pb2.SessionReply) -> None:
+    if reply.WhichOneof("reply") == "error":
+        raise error_from_proto(reply.error)
 
 
 def _describe(request: session_pb2.SessionRequest) -> str:

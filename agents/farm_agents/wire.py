@@ -11,19 +11,21 @@ from __future__ import annotations
 import math
 import re
 import socket
+from collections.abc import Mapping
 
 import farm
-from farm.api.v1 import agent_pb2, build_pb2, device_pb2
-from farm.core.ids import AttemptId, DeviceId, Epoch, LeaseId
+from farm.api.v1 import agent_pb2, build_pb2, device_pb2, job_pb2
+from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import InvalidInput
 from farm_agents.builder import KINDS
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_to_proto
-from farm_agents.session import Identity
+from farm_agents.session import DEFAULT_LIMIT_S, MIN_LIMIT_S, Identity
 from farm_agents.spec import AgentSpec
 from farm_agents.state.messages import Desired
 from farm_agents.state.model import Build, BuildOrder, Built, Device, Failed, Grant, State
+from farm_agents.state.run import Run, RunOrder, RunResult
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 MAX_LEASE_S = 86_400.0
@@ -31,12 +33,23 @@ MAX_LEASE_S = 86_400.0
 # safe: the device is not granted again before the agent has reported it idle.
 EXPIRY_GRACE_S = 1.0
 MAX_BUILD_S = 3_600.0
+MAX_RUN_S = 540.0
 
 
 def state_to_proto(
-    state: State, spec: AgentSpec, identity: Identity, devices: dict[DeviceId, LocalDevice]
+    state: State,
+    spec: AgentSpec,
+    identity: Identity,
+    devices: Mapping[DeviceId, LocalDevice],
+    toolchains: Mapping[str, str],
 ) -> agent_pb2.AgentState:
-    """Return the message of the agent's whole state."""
+    """Return the message of the agent's whole state.
+
+    Parameters
+    ----------
+    toolchains
+        Compiler and version for each family, as far as they are known.
+    """
     return agent_pb2.AgentState(
         agent_id=identity.agent_id,
         instance_id=identity.instance_id,
@@ -47,6 +60,8 @@ def state_to_proto(
         attempts=[_build_to_proto(build) for build in state.builds.values()],
         hosted_by=spec.hosted_by,
         host=socket.gethostname(),
+        runs=[_run_to_proto(run) for run in state.runs.values()],
+        toolchains=toolchains,
     )
 
 
@@ -73,7 +88,13 @@ def desired_from_proto(
             builds.append(_order_from_proto(task))
         except InvalidInput as error:
             refused.append(error)
-    return Desired(tuple(leases), tuple(builds)), tuple(refused)
+    runs: list[RunOrder] = []
+    for run in message.runs:
+        try:
+            runs.append(_run_from_proto(run))
+        except InvalidInput as error:
+            refused.append(error)
+    return Desired(tuple(leases), tuple(builds), tuple(runs)), tuple(refused)
 
 
 def _device_to_proto(device: Device, local: LocalDevice) -> agent_pb2.DeviceState:
@@ -101,6 +122,25 @@ def _build_to_proto(build: Build) -> agent_pb2.BuildAttempt:
             attempt.running = True
         case Built() as built:
             attempt.module.CopyFrom(_module_to_proto(built))
+        case Failed() as failed:
+            attempt.error.CopyFrom(failed_to_proto(failed))
+    return attempt
+
+
+def _run_to_proto(run: Run) -> agent_pb2.RunAttempt:
+    attempt = agent_pb2.RunAttempt(
+        attempt_id=run.order.attempt_id,
+        epoch=run.order.epoch,
+        log_chunks=map(digest_to_proto, run.log),
+        log_truncated=run.log_is_cut,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+    )
+    match run.outcome:
+        case None:
+            attempt.running = True
+        case RunResult(message):
+            attempt.result.CopyFrom(job_pb2.JobResult.FromString(message))
         case Failed() as failed:
             attempt.error.CopyFrom(failed_to_proto(failed))
     return attempt
@@ -144,6 +184,28 @@ def _order_from_proto(message: agent_pb2.BuildTask) -> BuildOrder:
         symbol=item.symbol,
         function=digest_from_proto(item.function),
         limit_s=_checked_seconds(f"build {attempt_id}", message.limit_s, MAX_BUILD_S),
+    )
+
+
+def _run_from_proto(message: agent_pb2.RunTask) -> RunOrder:
+    attempt_id = _checked_id("run attempt", message.attempt_id)
+    if message.epoch < 1:
+        raise InvalidInput(
+            f"run {attempt_id}: impossible epoch ({message.epoch}); send one above 0"
+        )
+    limit_s = message.run.limit_s or DEFAULT_LIMIT_S
+    if not MIN_LIMIT_S <= limit_s <= MAX_RUN_S:
+        raise InvalidInput(
+            f"run {attempt_id}: impossible limit ({limit_s} s); send {MIN_LIMIT_S:g} to {MAX_RUN_S:g}"
+        )
+    return RunOrder(
+        attempt_id=AttemptId(attempt_id),
+        job_id=JobId(message.job_id),
+        lease_id=LeaseId(_checked_id("lease", message.lease_id)),
+        device_id=DeviceId(message.device_id),
+        epoch=Epoch(message.epoch),
+        limit_s=limit_s,
+        run=message.run.SerializeToString(),
     )
 
 

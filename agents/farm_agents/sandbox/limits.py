@@ -42,7 +42,7 @@ class Limits:
     processes: int = 128
     scratch_bytes: int = 2 << 30
     open_files: int = 512
-    output_bytes: int = 1 << 20
+    output_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:
         values = (self.memory_bytes, self.processes, self.scratch_bytes, self.open_files)

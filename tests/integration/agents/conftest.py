@@ -24,6 +24,7 @@ from farm.api.v1 import (
     blob_pb2_grpc,
     build_pb2,
     device_pb2,
+    job_pb2,
     session_pb2,
 )
 from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
@@ -82,6 +83,7 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         self.connections = 0
         self.builds = []
         self.leases = []
+        self.runs = []
         self.heartbeat_s = 0.2
         self.revision = 0
         self.fenced = set()
@@ -102,8 +104,9 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
     async def stop(self):
         await self.server.stop(None)
 
-    async def want(self, *, builds=None, leases=None):
+    async def want(self, *, builds=None, leases=None, runs=None):
         """Change the desired state."""
+        self.runs = self.runs if runs is None else runs
         self.builds = self.builds if builds is None else builds
         self.leases = self.leases if leases is None else leases
         await self.notify()
@@ -129,6 +132,7 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
                         heartbeat_s=self.heartbeat_s,
                         builds=self.builds,
                         leases=self.leases,
+                        runs=self.runs,
                     )
                 async with self.changed:
                     if sent == self.revision:
@@ -180,6 +184,39 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         state = self.states.get(agent)
         found = [a for a in state.attempts if a.attempt_id == attempt_id] if state else []
         return found[0] if found else None
+
+    def run(self, attempt_id, agent="a1"):
+        """The run attempt as the agent reports it, None if it does not."""
+        state = self.states.get(agent)
+        found = [a for a in state.runs if a.attempt_id == attempt_id] if state else []
+        return found[0] if found else None
+
+    async def run_ends(self, attempt_id, agent="a1"):
+        """Wait until the agent reports an outcome."""
+        return await self.until(
+            lambda: (
+                (it := self.run(attempt_id, agent)) and it.WhichOneof("outcome") != "running" and it
+            )
+        )
+
+    async def start_run(self, artifact, symbol, *inputs, epoch=1, agent="a1", **options):
+        """Want a run with a lease of its own; return its attempt's id."""
+        device = await self.device_is_good(agent)
+        digest = digest_to_proto(self.blobs.put(artifact.to_bytes()))
+        run = job_pb2.RunSpec(artifact=digest, symbol=symbol, inputs=inputs, **options)
+        task = agent_pb2.RunTask(
+            attempt_id=f"job.{epoch}",
+            job_id="job",
+            lease_id=f"job.{epoch}.lease",
+            device_id=device.description.device_id,
+            epoch=epoch,
+            run=run,
+        )
+        grant = agent_pb2.LeaseGrant(
+            lease_id=task.lease_id, device_id=task.device_id, epoch=epoch, remaining_s=60
+        )
+        await self.want(leases=[grant], runs=[task])
+        return task.attempt_id
 
     async def device_is(self, use, epoch=None, agent="a1"):
         """Wait until the agent reports this use of its device."""
@@ -370,6 +407,13 @@ BODIES = {
     "chatter": "  %address = ptrtoint ptr @text to i64\n"
     + syscall("a", 1, 1, "%address", 6)
     + syscall("b", 1, 2, "%address", 6)
+    + INCREMENT,
+    # Prints x lines; a write that fails is no reason to stop.
+    "flood": "  %address = ptrtoint ptr @text to i64\n  %lines = load i32, ptr %d0\n"
+    + "  br label %again\nagain:\n  %left = phi i32 [%lines, %start], [%less, %again]\n"
+    + syscall("a", 1, 1, "%address", 6)
+    + "  %less = sub i32 %left, 1\n  %more_lines = icmp sgt i32 %less, 0\n"
+    + "  br i1 %more_lines, label %again, label %done\ndone:"
     + INCREMENT,
     "forge": "  %address = ptrtoint ptr @text to i64\n"
     + syscall("a", 1, 3, "%address", 6)

@@ -5,6 +5,8 @@ Owns: both streams. Does not own: what reports mean. Invariant: a process that w
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
     Control = grpc.aio.ServicerContext[agent_pb2.AgentState, agent_pb2.DesiredState]
     Serving = grpc.aio.ServicerContext[agent_pb2.ServeFrame, session_pb2.SessionRequest]
+
+
+TELL_EVERY_S = 4.0
 
 
 class AgentService(agent_pb2_grpc.AgentServiceServicer):
@@ -85,12 +90,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     async def _push(self, context: Control, link: Link) -> None:
         revision = 0
         heartbeat_s = self._tracker.state.limits.heartbeat_s
+        desired = await link.take()
         while True:
-            desired = await link.take()
             revision += 1
             now = self._tracker.clock.now()
             if not await write(context, desired_to_proto(desired, revision, heartbeat_s, now)):
                 return
+            # The same again after a while: an agent that hears nothing takes its tracker for gone.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TELL_EVERY_S):
+                    desired = await link.take()
 
     async def _listen(self, context: Control, link: Link) -> None:
         while (state := await read(context)) is not None:

@@ -1,0 +1,59 @@
+"""Which compilers this agent builds with, asked of a process of its own.
+
+Owns: starting that process and checking what it says. Does not own: compilers, which the agent itself never imports.
+
+Invariant: the process is gone when `find_toolchains` returns or raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+from farm.errors import InfrastructureError
+from farm_agents.tasks import finish
+
+LIMIT_S = 60.0
+MAX_NAME = 200
+
+
+async def find_toolchains(families: Sequence[str]) -> dict[str, str]:
+    """Return name and version of the compiler for each family that can be built here.
+
+    Raises
+    ------
+    InfrastructureError
+        The process failed, or did not answer in time.
+    """
+    if not families:
+        return {}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "farm_agents.worker.toolchains", *families),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            output, _ = await process.communicate()
+    except TimeoutError as error:
+        raise InfrastructureError(
+            f"toolchains: not told within {LIMIT_S:g} s; look at this host's load"
+        ) from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await finish(process.wait())
+    return _checked(output, families)
+
+
+def _checked(output: bytes, families: Sequence[str]) -> dict[str, str]:
+    try:
+        value = json.loads(output)
+        return {family: str(value[family])[:MAX_NAME] for family in families if family in value}
+    except (ValueError, TypeError) as error:
+        raise InfrastructureError(
+            f"toolchains: not told ({output[:80]!r}); reinstall the agent"
+        ) from error
