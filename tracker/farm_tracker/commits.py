@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.errors import InfrastructureError
+from farm_tracker.state.run import RunJob
 from farm_tracker.state.state import Changes, Step
 from farm_tracker.store import StoredChanges
 
@@ -27,13 +29,15 @@ if TYPE_CHECKING:
     from farm_tracker.state.account import Account
     from farm_tracker.state.commands import Command
     from farm_tracker.state.model import Agent, Device
-    from farm_tracker.state.run import RunJob
     from farm_tracker.state.state import State
     from farm_tracker.state.work import BuildUnit
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_PASSING = {"watchers", "unwatched_until", "story"}
+_FACTS = attrgetter(*(it.name for it in fields(RunJob) if it.name not in _PASSING))
 
 
 @dataclass(slots=True)
@@ -239,7 +243,7 @@ def _device_facts(device: Device | None) -> object:
 
 def _job_facts(job: RunJob | None) -> object:
     """Return what a restarted tracker has to know of a job: not who watches it."""
-    return job and replace(job, watchers=0, unwatched_until=None, story=())
+    return job and _FACTS(job)
 
 
 def _account_facts(account: Account | None) -> object:
