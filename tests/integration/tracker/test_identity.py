@@ -26,7 +26,15 @@ from farm.api.v1 import (
     session_pb2,
 )
 from farm.core.tokens import new_token
-from farm.errors import FarmError, Fenced, InvalidInput, NobodyCanServe, NotAllowed, Unauthenticated
+from farm.errors import (
+    FarmError,
+    Fenced,
+    InvalidInput,
+    NobodyCanServe,
+    NotAllowed,
+    TrackerUnreachable,
+    Unauthenticated,
+)
 from farm.rpc import Credentials, aio_channel, error_from_rpc
 from farm.rpc.credentials import ConnectString, fetch_certificate, fingerprint_of
 
@@ -67,6 +75,9 @@ async def refusal(channel, path, client_streams, server_streams):
             else:
                 await opened
     except grpc.aio.AioRpcError as error:
+        # About one refused stream in a thousand, under load: gRPC's client was still writing and says only this.
+        if client_streams and "Internal error from Core" in (error.details() or ""):
+            return await refusal(channel, path, client_streams, server_streams)
         return error_from_rpc(error), error.code()
     raise AssertionError(f"{path} was served")
 
@@ -432,3 +443,8 @@ def test_certificate_stays_the_same_after_a_restart(start_farm, run_async):
             await farm.client.devices.ListDevices(device_pb2.ListDevicesRequest())
 
     run_async(body)
+
+
+def test_certificate_of_nobody_is_an_unreachable_tracker():
+    with pytest.raises(TrackerUnreachable, match="nobody answers with TLS"):
+        fetch_certificate("127.0.0.1:1", "0" * 64)

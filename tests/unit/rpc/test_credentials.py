@@ -7,7 +7,7 @@ import os
 import pytest
 
 from farm.core.tokens import new_token
-from farm.errors import InvalidInput, NotAllowed, TrackerUnreachable
+from farm.errors import InvalidInput, NotAllowed
 from farm.rpc import credentials
 from farm.rpc.channels import channel
 from farm.rpc.credentials import ConnectString, Credentials
@@ -142,8 +142,3 @@ def test_connect_string_malformed_is_refused_without_repeating_it(text):
 
 def test_fingerprint_is_the_sha256_of_the_certificate():
     assert credentials.fingerprint_of(PEM) == PIN
-
-
-def test_certificate_of_nobody_is_an_unreachable_tracker():
-    with pytest.raises(TrackerUnreachable, match="nobody answers with TLS"):
-        credentials.fetch_certificate("127.0.0.1:1", PIN)
