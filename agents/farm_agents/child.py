@@ -127,6 +127,21 @@ class Child:
                 f"blob {digest}: the worker's file is unreadable ({error.strerror}); try again"
             ) from error
 
+    def open_file(self, name: str) -> int:
+        """Open a regular file of the child's folder of results, which stays there; raises as `open_result`."""
+        try:
+            with contextlib.ExitStack() as stack:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                fd = os.open(name, flags, dir_fd=self._results_fd(stack))
+        except OSError as error:
+            raise InfrastructureError(
+                f"worker: its file {name} is unreadable ({error.strerror}); try again"
+            ) from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InfrastructureError(f"worker: its {name} is not a file any more; try again")
+        return fd
+
     @contextlib.contextmanager
     def result(self, digest: Digest) -> Iterator[Path]:
         """Give a path to a result while the context lasts; raises as `open_result`."""

@@ -36,7 +36,8 @@ from farm_agents.cache import BlobCache
 from farm_agents.failures import error_to_proto, failed_from, failed_from_proto
 from farm_agents.outbox import Outbox, digests_of
 from farm_agents.printed import FIRST_WAIT_S, GROWTH, MAX_WAIT_S, Printed
-from farm_agents.session import Session, blobs_of
+from farm_agents.requests import blobs_of
+from farm_agents.session import Session
 from farm_agents.state.messages import Event, RunEnded, RunLogged, RunMoved
 from farm_agents.state.model import Failed
 from farm_agents.state.run import KEEP_LIMIT_S, Run, RunOrder, RunPhase, RunResult

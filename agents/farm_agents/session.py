@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2, tensor_pb2
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.digest import Digest
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import (
@@ -27,6 +27,7 @@ from farm.errors import (
     InfrastructureError,
     InvalidInput,
     KernelCrashed,
+    NotFound,
     TimeLimit,
 )
 from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
@@ -35,14 +36,14 @@ from farm_agents.cache import BlobCache
 from farm_agents.child import Child
 from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
+from farm_agents.requests import batch_reply, blobs_of, check_batch, check_call
 from farm_agents.sandbox.output import OutputLog
 from farm_agents.state.model import Grant
+from farm_agents.worker.replies import NAME as REPLIES
+from farm_agents.worker.replies import read_replies
 from farm_agents.zygotes import describe_status
 
 LOAD_LIMIT_S = 60.0
-DEFAULT_LIMIT_S = 30.0
-MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 600.0
-MAX_REPEAT = 10_000
 MAX_MODULES = 1_024
 MAX_OUTPUT_BYTES = 4 << 20
 """What one worker may print; the rest is dropped, with a mark."""
@@ -149,8 +150,12 @@ class Session:
                     return await self._load(request)
                 case "call":
                     return await self._call(request, self.cache.store)
+                case "batch":
+                    return await self._batch(request)
                 case _:
-                    raise InvalidInput(f"request {request.seq}: empty; send attach, load or call")
+                    raise InvalidInput(
+                        f"request {request.seq}: empty; send attach, load, call or batch"
+                    )
         except FarmError as error:
             return _failed(request.seq, error)
         except OSError as error:
@@ -206,21 +211,50 @@ class Session:
         self, request: session_pb2.SessionRequest, keep: Keep
     ) -> session_pb2.SessionReply:
         call = request.call
-        limit_s = call.limit_s or DEFAULT_LIMIT_S
-        if not MIN_LIMIT_S <= limit_s <= MAX_LIMIT_S:
-            raise InvalidInput(
-                f"call {call.symbol[:80]}: impossible limit ({call.limit_s:g} s); use "
-                f"{MIN_LIMIT_S:g} to {MAX_LIMIT_S:g}"
-            )
-        if not 0 <= call.repeat <= MAX_REPEAT:
-            raise InvalidInput(
-                f"call {call.symbol[:80]}: impossible repeat ({call.repeat}); use 0 to {MAX_REPEAT}"
-            )
+        limit_s = check_call(call)
         reply = await self._ask(request, blobs_of(call.inputs), limit_s)
         for digest in blobs_of(reply.called.outputs):
             child = await self._worker()
             with child.result(digest) as path:
                 await keep(path, digest)
+        return reply
+
+    async def _batch(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
+        limit_s = check_batch(request.batch)
+        if not self._loaded:
+            raise NotFound("batch: nothing is loaded in this session; load an artifact first")
+        blobs = [digest for call in request.batch.calls for digest in blobs_of(call.inputs)]
+        await self.cache.fetch_all(blobs)
+        child = await self._worker()
+        fd = child.open_file(REPLIES)
+        try:
+            return await self._take_batch(child, request, limit_s, fd)
+        finally:
+            os.close(fd)
+
+    async def _take_batch(
+        self, child: Child, request: session_pb2.SessionRequest, limit_s: float, fd: int
+    ) -> session_pb2.SessionReply:
+        """Have a batch done; replies come through the file `fd`, also those before a crash."""
+        error: FarmError | None = None
+        try:
+            reply = await self._exchange(child, request, limit_s)
+            if reply.WhichOneof("reply") == "error":
+                return reply
+        except (KernelCrashed, TimeLimit, InfrastructureError) as failure:
+            reply, error = session_pb2.SessionReply(seq=request.seq), failure
+        done = batch_reply(read_replies(fd), len(request.batch.calls))
+        if error is not None:
+            reply.batch.error.CopyFrom(error_to_proto(error))
+        reply.batch.MergeFrom(done)
+        for digest in dict.fromkeys(d for one in done.replies for d in blobs_of(one.outputs)):
+            with child.result(digest) as path:
+                await self.cache.store(path, digest)
+        damaged = reply.batch.error.details.get("blob", "")
+        for call in request.batch.calls if damaged else ():
+            for digest in blobs_of(call.inputs):
+                if digest.sha256 == damaged:
+                    self.cache.forget(digest)
         return reply
 
     async def _ask(
@@ -341,15 +375,6 @@ class Session:
             self._output = None
 
 
-def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
-    """Return the blobs that hold some of these arrays; raises InvalidInput if a digest is malformed."""
-    return [
-        digest_from_proto(tensor.blob)
-        for tensor in tensors
-        if tensor.WhichOneof("content") == "blob"
-    ]
-
-
 def _raise_error(reply: session_pb2.SessionReply) -> None:
     if reply.WhichOneof("reply") == "error":
         raise error_from_proto(reply.error)
@@ -358,6 +383,8 @@ def _raise_error(reply: session_pb2.SessionReply) -> None:
 def _describe(request: session_pb2.SessionRequest) -> str:
     if request.WhichOneof("request") == "load":
         return f"loading {request.load.artifact.sha256[:12]}"
+    if request.WhichOneof("request") == "batch":
+        return f"batch of {len(request.batch.calls)} calls"
     return f"call {request.call.symbol[:80]}"
 
 

@@ -21,7 +21,8 @@ from farm.errors import InvalidInput
 from farm_agents.builder import KINDS
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_to_proto
-from farm_agents.session import DEFAULT_LIMIT_S, MIN_LIMIT_S, Identity
+from farm_agents.requests import DEFAULT_LIMIT_S, MIN_LIMIT_S
+from farm_agents.session import Identity
 from farm_agents.spec import AgentSpec
 from farm_agents.state.messages import Desired
 from farm_agents.state.model import Build, BuildOrder, Built, Device, Failed, Grant, State

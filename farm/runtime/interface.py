@@ -10,6 +10,7 @@ never writes into a caller's array.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -66,6 +67,13 @@ class CallResult:
     samples_ns: tuple[int, ...]
 
 
+ShortCall = Callable[["Sequence[bytes]"], list[bytes]]
+"""Calls one function once: from the content of each input and inout parameter to that of each output and inout one.
+
+The contents must have the sizes that the signature says; nothing else is checked. Raises as `LoadedModule.call`.
+"""
+
+
 class LoadedModule(ABC):
     """An artifact's functions, ready on one device. Close it, or use it in ``with``."""
 
@@ -98,6 +106,14 @@ class LoadedModule(ABC):
         KernelFailed
             The kernel failed; `KernelCrashed` and `DeviceFault` say how.
         """
+
+    def short_call(self, symbol: str) -> ShortCall | None:
+        """Return a fast way to call a function with small arrays; None if there is none.
+
+        Buffers are made once and filled afresh for each call, outputs with poison. Raises NotFound.
+        """
+        self.function(symbol)
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -27,10 +27,13 @@ from farm.runtime.accelerator import Launcher, make_launcher
 from farm.runtime.dlpack import PackedFunction, TensorList
 from farm.runtime.elf import check_link
 from farm.runtime.interface import (
+    POISON,
     Array,
     CallResult,
     LoadedFunction,
     LoadedModule,
+    ShortCall,
+    aligned_empty,
     check_call,
     fresh_copy,
     poisoned,
@@ -43,6 +46,9 @@ if TYPE_CHECKING:
     from farm.artifact.artifact import Artifact
     from farm.artifact.module import Section
     from farm.artifact.signature import ParamSpec
+
+MAX_SHORT_BYTES = 256 << 10
+"""Arrays of a function that is worth keeping buffers for; above that copying is what costs."""
 
 Timer = Callable[[], int]
 """Reads a steady clock in nanoseconds; only differences mean anything."""
@@ -122,6 +128,25 @@ class NativeModule(LoadedModule):
             samples.append(self._invoke(function, frame))
         return CallResult(outputs, tuple(samples))
 
+    def short_call(self, symbol: str) -> ShortCall | None:
+        """Return a fast way to call a function; see `LoadedModule.short_call`."""
+        function = self.function(symbol)
+        size_bytes = sum(spec.size_bytes for spec in function.signature.params)
+        if self._closed or size_bytes > MAX_SHORT_BYTES:
+            return None
+        return _Short(self, function)
+
+    def run(self, function: LoadedFunction, tensors: TensorList) -> None:
+        """Run a function once on what is in `tensors`; raises what it failed of."""
+        if self._closed:
+            raise InvalidInput(f"{function.symbol}: its module was closed; load the artifact again")
+        code = self._code[function.symbol](tensors.pointers, tensors.count)
+        if self._launchers:
+            self._raise_launch_errors()
+        error = code and return_error(function.symbol, function.signature, code)
+        if error:
+            raise error
+
     def close(self) -> None:
         """Unmap the code."""
         if not self._closed:
@@ -150,6 +175,32 @@ class NativeModule(LoadedModule):
         errors = [launcher.take_error() for launcher in self._launchers.values()]
         for error in filter(None, errors):
             raise error
+
+
+class _Short:
+    """A `ShortCall`: arguments of one function that are used for every call."""
+
+    def __init__(self, module: NativeModule, function: LoadedFunction) -> None:
+        params = function.signature.params
+        arrays = [aligned_empty(spec) for spec in params]
+        views = [array.reshape(-1).view(np.uint8).data for array in arrays]
+        self._module = module
+        self._function = function
+        self._tensors = TensorList(arrays)
+        both = list(zip(params, views, strict=True))
+        self._inputs = [view for spec, view in both if spec.is_input]
+        self._outputs = [view for spec, view in both if spec.is_output]
+        self._poison = [
+            (view, bytes([POISON]) * spec.size_bytes) for spec, view in both if not spec.is_input
+        ]
+
+    def __call__(self, contents: Sequence[bytes]) -> list[bytes]:
+        for view, content in zip(self._inputs, contents, strict=True):
+            view[:] = content
+        for view, poison in self._poison:
+            view[:] = poison
+        self._module.run(self._function, self._tensors)
+        return [view.tobytes() for view in self._outputs]
 
 
 class _Frame:

@@ -50,8 +50,10 @@ class ClientEnd:
             raise InvalidInput(
                 f"session: request {request.seq} after {self._last_seq}; number them one by one"
             )
-        if request.WhichOneof("request") not in ("load", "call"):
-            raise InvalidInput(f"session: request {request.seq} is neither load nor call; send one")
+        if request.WhichOneof("request") not in ("load", "call", "batch"):
+            raise InvalidInput(
+                f"session: request {request.seq} is no load, call or batch; send one"
+            )
         self._last_seq = request.seq
         request.seq += self._offset
         await self._session.to_agent(request)

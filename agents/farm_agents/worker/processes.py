@@ -112,6 +112,16 @@ def limit_cpu(more_s: float) -> None:
             continue
 
 
+def limit_own_cpu(more_s: float) -> None:
+    """Do as `limit_cpu` for this process alone, which costs some microseconds instead of reading /proc."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    soft = int(used.ru_utime + used.ru_stime + more_s) + 1
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+    )
+
+
 def _limit(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:

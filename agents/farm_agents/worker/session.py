@@ -1,7 +1,7 @@
 """A session's child: loads artifacts and calls their functions on one device, and may die of it.
 
-Owns: answering LoadRequest and CallRequest on its channel. Does not own: limits on wall time and what follows a
-crash (the agent, `farm_agents.session`), or loading itself (`farm.runtime`).
+Owns: answering LoadRequest, CallRequest and BatchRequest on its channel. Does not own: limits on wall time and what
+follows a crash (the agent, `farm_agents.session`), or loading itself (`farm.runtime`).
 
 Invariant: one reply for each request, in order; what a kernel prints goes to the log, never into the channel.
 """
@@ -13,7 +13,7 @@ import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +24,15 @@ from farm.api.v1 import session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
 from farm.core.wire import digest_from_proto, tensor_from_proto, tensor_to_proto
-from farm.errors import FarmError, InfrastructureError, NotFound
+from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.target import Target
 from farm_agents.failures import error_to_proto
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
+from farm_agents.worker.replies import MAX_BYTES, Replies
+from farm_agents.worker.short import Short, short_of
 from farm_agents.worker.small import SMALL_EXTENT, small_function
 
 if TYPE_CHECKING:
@@ -48,7 +50,10 @@ class Session:
     loader: Loader
     cache: Path
     out: Path
+    allow_cpu: Callable[[float], None]
+    replies: Replies
     modules: list[LoadedModule] = field(default_factory=list)
+    _shorts: dict[tuple[int, str], Short | None] = field(default_factory=dict)
 
     def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
         """Return the reply to one request; what goes wrong in it is an Error in the reply."""
@@ -58,11 +63,18 @@ class Session:
                 case "load":
                     reply.loaded.CopyFrom(self._load(request.load))
                 case "call":
-                    reply.called.CopyFrom(self._call(request.call))
+                    call = request.call
+                    self.allow_cpu(_limit_s(call) + CPU_GRACE_S)
+                    reply.called.MergeFromString(self._call(call))
+                case "batch":
+                    reply.batch.CopyFrom(self._batch(request.batch))
                 case other:
                     raise InfrastructureError(f"worker: unexpected request ({other}); try again")
         except FarmError as error:
             reply.error.CopyFrom(error_to_proto(error))
+        except OSError as error:  # such as a full disk: not the kernel's fault
+            what = f"worker: {error}; look at the agent's disk and try again"
+            reply.error.CopyFrom(error_to_proto(InfrastructureError(what)))
         return reply
 
     def _load(self, request: session_pb2.LoadRequest) -> session_pb2.LoadReply:
@@ -81,19 +93,41 @@ class Session:
             ],
         )
 
-    def _call(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
-        if not 1 <= request.module_id <= len(self.modules):
-            raise NotFound(
-                f"module {request.module_id}: not loaded in this session "
-                f"({len(self.modules)} are); use the id of a LoadReply"
-            )
-        processes.limit_cpu((request.limit_s or DEFAULT_LIMIT_S) + CPU_GRACE_S)
-        module = self.modules[request.module_id - 1]
+    def _batch(self, request: session_pb2.BatchRequest) -> session_pb2.BatchReply:
+        """Make calls until one fails; their replies are in `replies`, the failure is in what is returned."""
+        self.allow_cpu(sum(map(_limit_s, request.calls)) + CPU_GRACE_S)
+        done = session_pb2.BatchReply()
+        replies = self.replies
+        replies.clear()
+        try:
+            for call in request.calls:
+                reply = self._call(call)
+                if not replies.add(b"\x0a" + _varint(len(reply)) + reply):
+                    raise InvalidInput(
+                        f"call {call.symbol}: the replies of its batch are too large (over "
+                        f"{MAX_BYTES} bytes); send fewer calls in one batch"
+                    )
+        except FarmError as error:
+            done.error.CopyFrom(error_to_proto(error))
+        return done
+
+    def _call(self, request: session_pb2.CallRequest) -> bytes:
+        """Make one call; return its serialised CallReply."""
+        key = (request.module_id, request.symbol)
+        try:
+            short = self._shorts[key]
+        except KeyError:
+            short = self._shorts[key] = short_of(self._module(request.module_id), request.symbol)
+        reply = short.reply(request) if short is not None else None
+        return reply if reply is not None else self._call_long(request).SerializeToString()
+
+    def _call_long(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
         read = functools.partial(read_blob, self.cache)
         inputs = [
             tensor_from_proto(tensor, read, f"input {position}")
             for position, tensor in enumerate(request.inputs)
         ]
+        module = self._module(request.module_id)
         result = module.call(request.symbol, inputs, repeat=request.repeat)
         return session_pb2.CallReply(
             outputs=[
@@ -102,6 +136,14 @@ class Session:
             ],
             samples_ns=[int(sample) for sample in result.samples_ns],
         )
+
+    def _module(self, module_id: int) -> LoadedModule:
+        if not 1 <= module_id <= len(self.modules):
+            raise NotFound(
+                f"module {module_id}: not loaded in this session "
+                f"({len(self.modules)} are); use the id of a LoadReply"
+            )
+        return self.modules[module_id - 1]
 
 
 def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
@@ -118,11 +160,25 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = _text(config, "out")
     size = config.get("address_space_bytes")
     processes.limit_resources(size if isinstance(size, int) else 0, MAX_FILE_BYTES)
-    loader = LoaderSpec.from_config(config.get("loader")).open()
-    session = Session(loader, Path(_text(config, "cache")), Path(_text(config, "out")))
+    spec = LoaderSpec.from_config(config.get("loader"))
+    # Other processes of an emulator need more than the limit of this one.
+    allow_cpu = processes.limit_cpu if spec.kind == "qemu" else processes.limit_own_cpu
+    out = Path(_text(config, "out"))
+    session = Session(spec.open(), Path(_text(config, "cache")), out, allow_cpu, Replies(out))
     while (frame := read_frame(channel)) is not None:
         request = session_pb2.SessionRequest.FromString(frame)
         write_frame(channel, session.answer(request).SerializeToString())
+
+
+def _limit_s(call: session_pb2.CallRequest) -> float:
+    return call.limit_s or DEFAULT_LIMIT_S
+
+
+def _varint(value: int) -> bytes:
+    """Return a length as messages have it: seven bits a byte, the lowest first."""
+    if value < 1 << 7:
+        return bytes((value,))
+    return bytes((value & 0x7F | 0x80,)) + _varint(value >> 7)
 
 
 def redirect_output(log: Path) -> None:
