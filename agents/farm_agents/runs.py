@@ -130,6 +130,7 @@ class Runner:
             following = asyncio.create_task(self._follow(printed))
             result = await self._execute(order, session)
             attempt.result.CopyFrom(result)
+            self._tell(RunMoved(order.attempt_id, RunPhase.ENDING))
         except FarmError as error:
             attempt.error.CopyFrom(error_to_proto(error))
         finally:

@@ -33,6 +33,7 @@ class RunPhase(enum.Enum):
     FETCHING = "FETCHING"
     LOADING = "LOADING"
     RUNNING = "RUNNING"
+    ENDING = "ENDING"
     STORING = "STORING"
     KILLING = "KILLING"
     FINISHED = "FINISHED"
@@ -40,7 +41,7 @@ class RunPhase(enum.Enum):
 
 DEVICE_PHASES = frozenset({RunPhase.FETCHING, RunPhase.LOADING, RunPhase.RUNNING})
 """Phases in which an attempt uses its device: it is killed when the lease ends."""
-BUSY_PHASES = DEVICE_PHASES | {RunPhase.KILLING}
+BUSY_PHASES = DEVICE_PHASES | {RunPhase.ENDING, RunPhase.KILLING}
 """Phases in which an attempt may have processes."""
 
 

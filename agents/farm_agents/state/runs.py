@@ -3,7 +3,7 @@
 Owns: the table of (phase, trigger) and its rules, and bringing the attempts towards the desired state.
 Does not own: running (`farm_agents.runs`), devices and their leases (`farm_agents.state.devices`).
 
-    WAITING → FETCHING → LOADING → RUNNING → STORING → FINISHED, and from each of the middle three → KILLING
+    WAITING → FETCHING → LOADING → RUNNING → ENDING → STORING → FINISHED, and from each of the middle ones → KILLING
 
 Invariant: an attempt starts once, on a device that is LEASED with its epoch; it is KILLING or beyond as soon as that
 lease ends; what it came to is kept until the tracker was told and no longer wants it.
@@ -67,7 +67,8 @@ RunRule = Callable[[Run, RunFacts], tuple[Run, tuple[Command, ...]]]
 _MOVES = {
     RunPhase.FETCHING: {RunPhase.LOADING, RunPhase.STORING},
     RunPhase.LOADING: {RunPhase.RUNNING, RunPhase.STORING},
-    RunPhase.RUNNING: {RunPhase.STORING},
+    RunPhase.RUNNING: {RunPhase.ENDING, RunPhase.STORING},
+    RunPhase.ENDING: {RunPhase.STORING},
 }
 
 
@@ -219,6 +220,8 @@ def _move(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
     limits = {
         RunPhase.LOADING: LOAD_LIMIT_S,
         RunPhase.RUNNING: run.order.limit_s + RUN_GRACE_S,
+        # The kernel has returned: a worker that does not end is no fault of the kernel.
+        RunPhase.ENDING: RUN_GRACE_S,
         RunPhase.STORING: KEEP_LIMIT_S,
     }
     return replace(run, phase=facts.phase, deadline=facts.now + limits[facts.phase]), ()
@@ -299,12 +302,13 @@ RUN_TABLE: dict[tuple[RunPhase, RunTrigger], RunRule] = {
     (RunPhase.WAITING, RunTrigger.LEASE_ENDED): _refuse,
     (RunPhase.WAITING, RunTrigger.EXPIRED): _refuse,
     **{(phase, RunTrigger.MOVED): _move for phase in _MOVES},
-    **{(phase, RunTrigger.UNWANTED): _kill_unwanted for phase in _MOVES},
-    **{(phase, RunTrigger.LEASE_ENDED): _kill_without_lease for phase in _MOVES},
+    **{(phase, RunTrigger.UNWANTED): _kill_unwanted for phase in DEVICE_PHASES},
+    **{(phase, RunTrigger.LEASE_ENDED): _kill_without_lease for phase in DEVICE_PHASES},
     **{(phase, RunTrigger.EXPIRED): _kill_expired for phase in _MOVES},
     (RunPhase.FETCHING, RunTrigger.ENDED): _end,
     (RunPhase.LOADING, RunTrigger.ENDED): _end,
     (RunPhase.RUNNING, RunTrigger.ENDED): _end,
+    (RunPhase.ENDING, RunTrigger.ENDED): _end,
     (RunPhase.STORING, RunTrigger.ENDED): _end,
     (RunPhase.STORING, RunTrigger.EXPIRED): _kill_expired,
     # It was killed in the moment that it went on; its end is on the way.

@@ -173,6 +173,13 @@ def test_run_that_only_stores_survives_its_lease_and_the_trackers_silence(runnin
     assert state.runs["job.1"].outcome == RunResult(b"result")
 
 
+def test_run_whose_kernel_returned_survives_its_lease(running):
+    state, commands = play(running, (5.0, RunMoved("job.1", RunPhase.ENDING)), (6.0, NOTHING))
+    assert (state.runs["job.1"].phase, commands) == (RunPhase.ENDING, [Clean("d", 1)])
+    state, _ = play(state, (7.0, RunMoved("job.1", RunPhase.STORING)), (8.0, ended(1)))
+    assert state.runs["job.1"].outcome == RunResult(b"result")
+
+
 def test_run_that_cannot_be_stored_in_a_day_is_given_up(running):
     state, _ = play(running, (5.0, RunMoved("job.1", RunPhase.STORING)), (6.0, NOTHING))
     state, commands = play(state, (7.0, Cleaned("d", 1)), (5.0 + KEEP_LIMIT_S, Tick()))
@@ -187,6 +194,7 @@ def test_run_that_cannot_be_stored_in_a_day_is_given_up(running):
         ((), "INFRASTRUCTURE"),
         ((RunPhase.LOADING,), "INFRASTRUCTURE"),
         ((RunPhase.LOADING, RunPhase.RUNNING), "TIME_LIMIT"),
+        ((RunPhase.LOADING, RunPhase.RUNNING, RunPhase.ENDING), "INFRASTRUCTURE"),
     ],
 )
 def test_run_past_a_limit_is_killed_with_the_fault_of_its_phase(fresh, moves, code):
@@ -324,7 +332,8 @@ HISTORIES = st.lists(
 NEXT = {
     RunPhase.FETCHING: RunPhase.LOADING,
     RunPhase.LOADING: RunPhase.RUNNING,
-    RunPhase.RUNNING: RunPhase.STORING,
+    RunPhase.RUNNING: RunPhase.ENDING,
+    RunPhase.ENDING: RunPhase.STORING,
 }
 
 
