@@ -143,8 +143,7 @@ class NativeModule(LoadedModule):
         code = self._code[function.symbol](tensors.pointers, tensors.count)
         if self._launchers:
             self._raise_launch_errors()
-        error = code and return_error(function.symbol, function.signature, code)
-        if error:
+        if code and (error := return_error(function.symbol, function.signature, code)):
             raise error
 
     def close(self) -> None:
@@ -195,7 +194,7 @@ class _Short:
         ]
 
     def __call__(self, contents: Sequence[bytes]) -> list[bytes]:
-        for view, content in zip(self._inputs, contents, strict=True):
+        for view, content in zip(self._inputs, contents):  # noqa: B905 - checked by the caller; it costs
             view[:] = content
         for view, poison in self._poison:
             view[:] = poison

@@ -2,7 +2,7 @@
 
 Owns: the file's format and both of its ends. Does not own: what a reply is, or the batch.
 
-    8 bytes, little-endian: how many bytes of replies follow; 8 bytes of nothing; then those bytes, a BatchReply
+    8 bytes, in the host's order: how many bytes of replies follow; 8 bytes of nothing; then those bytes, a BatchReply
 
 Invariant: a reply counts only when it is whole, so that a worker that dies in a call leaves those of all calls before.
 """
@@ -18,7 +18,7 @@ NAME = "replies"
 MAX_BYTES = 32 << 20
 """Replies of one batch; below the limit of a message with all else that is in it."""
 
-_LENGTH = struct.Struct("<Q")
+_LENGTH = struct.Struct("=Q")
 _HEAD_BYTES = 16
 
 
@@ -38,12 +38,13 @@ class Replies:
             self._map = mmap.mmap(fd, _HEAD_BYTES + MAX_BYTES)
         finally:
             os.close(fd)
+        self._length = memoryview(self._map)[: _LENGTH.size].cast("Q")
         self._size_bytes = 0
 
     def clear(self) -> None:
         """Begin a new batch."""
         self._size_bytes = 0
-        _LENGTH.pack_into(self._map, 0, 0)
+        self._length[0] = 0
 
     def add(self, data: bytes) -> bool:
         """Add a reply, a part of a serialised BatchReply; return whether there was room."""
@@ -53,7 +54,7 @@ class Replies:
             return False
         self._map[start : start + len(data)] = data
         self._size_bytes = size_bytes
-        _LENGTH.pack_into(self._map, 0, size_bytes)
+        self._length[0] = size_bytes
         return True
 
 

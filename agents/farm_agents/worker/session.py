@@ -32,7 +32,7 @@ from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
 from farm_agents.worker.replies import MAX_BYTES, Replies
-from farm_agents.worker.short import Short, short_of
+from farm_agents.worker.short import Alike, Short, short_of
 from farm_agents.worker.small import SMALL_EXTENT, small_function
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 CPU_GRACE_S = 10.0
 DEFAULT_LIMIT_S = 30.0
 MAX_FILE_BYTES = 4 << 30
+_ENTRY = b"\x0a"
+"""Begins each of `replies` in a BatchReply; a length follows."""
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Session:
                 case "call":
                     call = request.call
                     self.allow_cpu(_limit_s(call) + CPU_GRACE_S)
-                    reply.called.MergeFromString(self._call(call))
+                    reply.called.MergeFromString(self._call(call)[0])
                 case "batch":
                     reply.batch.CopyFrom(self._batch(request.batch))
                 case other:
@@ -100,9 +102,13 @@ class Session:
         replies = self.replies
         replies.clear()
         try:
+            alike: Alike | None = None
             for call in request.calls:
-                reply = self._call(call)
-                if not replies.add(b"\x0a" + _varint(len(reply)) + reply):
+                reply = alike.reply(call.SerializeToString()) if alike is not None else None
+                if reply is None:
+                    reply, short = self._call(call)
+                    alike = short.alike(call) if short is not None else None
+                if not replies.add(_ENTRY + _varint(len(reply)) + reply):
                     raise InvalidInput(
                         f"call {call.symbol}: the replies of its batch are too large (over "
                         f"{MAX_BYTES} bytes); send fewer calls in one batch"
@@ -111,15 +117,17 @@ class Session:
             done.error.CopyFrom(error_to_proto(error))
         return done
 
-    def _call(self, request: session_pb2.CallRequest) -> bytes:
-        """Make one call; return its serialised CallReply."""
+    def _call(self, request: session_pb2.CallRequest) -> tuple[bytes, Short | None]:
+        """Make one call; return its serialised CallReply, and the short way if it went that way."""
         key = (request.module_id, request.symbol)
         try:
             short = self._shorts[key]
         except KeyError:
             short = self._shorts[key] = short_of(self._module(request.module_id), request.symbol)
         reply = short.reply(request) if short is not None else None
-        return reply if reply is not None else self._call_long(request).SerializeToString()
+        if reply is not None:
+            return reply, short
+        return self._call_long(request).SerializeToString(), None
 
     def _call_long(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
         read = functools.partial(read_blob, self.cache)
@@ -174,6 +182,7 @@ def _limit_s(call: session_pb2.CallRequest) -> float:
     return call.limit_s or DEFAULT_LIMIT_S
 
 
+@functools.cache
 def _varint(value: int) -> bytes:
     """Return a length as messages have it: seven bits a byte, the lowest first."""
     if value < 1 << 7:
