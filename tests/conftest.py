@@ -9,6 +9,7 @@ Invariant: a session that leaves a process behind fails, and says which.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -22,6 +23,10 @@ MARK = f"KERNEL_FARM_TEST_SESSION_{os.getpid()}"
 GRACE_S = 3.0
 # Python's own, one a process, ends with its parent.
 NOT_OURS = "from multiprocessing.resource_tracker import main"
+
+# A shell starts background jobs with SIGINT ignored, which all our children would inherit; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)

@@ -56,6 +56,8 @@ class EmbeddedFarm:
         Keeps the tracker's data, caches and logs; None: a temporary folder that is removed at the end.
     listen
         Where the tracker listens; port 0 chooses a free one.
+    tls
+        Whether it speaks TLS; None: only where other machines can connect, and there it must.
     progress
         Called with one line for each step.
     start_limit_s
@@ -75,6 +77,7 @@ class EmbeddedFarm:
         plans: Sequence[AgentPlan] = DEFAULT_AGENTS,
         data_dir: Path | None = None,
         listen: str = "127.0.0.1:0",
+        tls: bool | None = None,
         progress: Progress | None = None,
         start_limit_s: float = START_LIMIT_S,
         clock: Clock | None = None,
@@ -86,6 +89,7 @@ class EmbeddedFarm:
         self._plans = tuple(plans)
         self._data_dir = data_dir
         self._listen = listen
+        self._tls = tls
         self._progress = progress or (lambda line: None)
         self._start_limit_s = start_limit_s
         self._clock = clock or SystemClock()
@@ -220,16 +224,16 @@ class EmbeddedFarm:
     def _start_children(self, folder: Path, deadline: float) -> None:
         """Start the tracker and, at the same time, the agents: they dial until it answers.
 
-        Where other machines can connect, it speaks TLS, and agents have to know its certificate first.
+        If it speaks TLS, agents have to know its certificate first.
         """
         logs = folder / "logs"
         self._tell(f"starting the tracker at {self._address}")
         arguments = ["--data-dir", str(folder / "tracker"), "--listen", self._address]
-        alone = is_loopback(self._address)
-        if alone:
+        speaks_tls = not is_loopback(self._address) if self._tls is None else self._tls
+        if not speaks_tls:
             arguments.append("--plaintext")
         self._children.append(Child("tracker", "farm_tracker", arguments, logs))
-        if not alone:
+        if speaks_tls:
             self._wait_serving(deadline)
         if self._agents == "ray":
             self._tell("starting Ray and the agents that it manages")

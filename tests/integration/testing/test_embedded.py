@@ -69,8 +69,8 @@ def test_embedded_farm_starts_whole_and_leaves_nothing(gone, tmp_path):
     ]
 
 
-def test_embedded_farm_that_others_can_reach_speaks_tls_and_knows_its_user():
-    with EmbeddedFarm("processes", plans=ONE, listen="0.0.0.0:0") as embedded:
+def test_embedded_farm_with_tls_knows_its_user():
+    with EmbeddedFarm("processes", plans=ONE, tls=True) as embedded:
         assert credentials.find(embedded.address).ca.startswith(b"-----BEGIN CERTIFICATE")
         with farm.connect(embedded.address) as client:
             assert [agent.agent_id for agent in client.agents()] == ["one"]

@@ -439,7 +439,6 @@ def test_certificate_stays_the_same_after_a_restart(start_farm, run_async):
             before = farm.server.certificate
         async with start_farm() as farm:
             assert farm.server.certificate == before
-        async with start_farm(address="0.0.0.0:0") as farm:
             await farm.client.devices.ListDevices(device_pb2.ListDevicesRequest())
 
     run_async(body)
