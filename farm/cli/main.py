@@ -70,6 +70,7 @@ Exit codes:
 With -o json a failure is {"error": {"code", "message", "details"}} on standard output; its code is stable.
 
 With FARM_DEBUG=1 an error shows its traceback. FARM_TRACKER is the tracker's address if --tracker is not given.
+FARM_TOKEN is the token to show there; else that of `farm connect`, or of a farm that this user runs on this machine.
 """
 
 

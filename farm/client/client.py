@@ -30,7 +30,7 @@ from farm.client.session import DEFAULT_LIMIT_S, Lease, Session
 from farm.client.tokens import TokenCalls
 from farm.client.transfer import Store
 from farm.core.ids import random_id
-from farm.errors import TimeLimit, TrackerUnreachable
+from farm.errors import NotAllowed, TimeLimit, TrackerUnreachable, Unauthenticated
 from farm.rpc import channel, digest_to_proto, rpc_errors
 from farm.target import Selector, Target
 
@@ -57,11 +57,15 @@ def connect(address: str | None = None) -> Client:
     ------
     TrackerUnreachable
         Nobody answers there within 5 s; start a farm with ``farm up``.
+    Unauthenticated
+        The tracker does not know you: set FARM_TOKEN, or use ``farm connect``.
     """
     client = Client(tracker_address(address))
     try:
         client.agents()
     except BaseException as error:
+        if isinstance(error, NotAllowed) and not isinstance(error, Unauthenticated):
+            return client  # it answers: this token is for other things than looking
         client.close()
         if isinstance(error, TimeLimit):  # somebody listens there, but does not speak
             raise TrackerUnreachable(
