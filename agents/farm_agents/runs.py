@@ -133,6 +133,8 @@ class Runner:
             self._tell(RunMoved(order.attempt_id, RunPhase.ENDING))
         except FarmError as error:
             attempt.error.CopyFrom(error_to_proto(error))
+            if isinstance(error, InfrastructureError):
+                self._tell(RunMoved(order.attempt_id, RunPhase.ENDING))
         finally:
             await finish(_end(session, following))
         await self._keep(attempt, printed)

@@ -65,8 +65,8 @@ class RunFacts:
 RunRule = Callable[[Run, RunFacts], tuple[Run, tuple[Command, ...]]]
 
 _MOVES = {
-    RunPhase.FETCHING: {RunPhase.LOADING, RunPhase.STORING},
-    RunPhase.LOADING: {RunPhase.RUNNING, RunPhase.STORING},
+    RunPhase.FETCHING: {RunPhase.LOADING, RunPhase.ENDING, RunPhase.STORING},
+    RunPhase.LOADING: {RunPhase.RUNNING, RunPhase.ENDING, RunPhase.STORING},
     RunPhase.RUNNING: {RunPhase.ENDING, RunPhase.STORING},
     RunPhase.ENDING: {RunPhase.STORING},
 }
@@ -220,7 +220,7 @@ def _move(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
     limits = {
         RunPhase.LOADING: LOAD_LIMIT_S,
         RunPhase.RUNNING: run.order.limit_s + RUN_GRACE_S,
-        # The kernel has returned: a worker that does not end is no fault of the kernel.
+        # The kernel returned, or the farm failed: a worker that does not end is no fault of the kernel.
         RunPhase.ENDING: RUN_GRACE_S,
         RunPhase.STORING: KEEP_LIMIT_S,
     }

@@ -194,6 +194,7 @@ def test_run_that_cannot_be_stored_in_a_day_is_given_up(running):
         ((), "INFRASTRUCTURE"),
         ((RunPhase.LOADING,), "INFRASTRUCTURE"),
         ((RunPhase.LOADING, RunPhase.RUNNING), "TIME_LIMIT"),
+        ((RunPhase.ENDING,), "INFRASTRUCTURE"),
         ((RunPhase.LOADING, RunPhase.RUNNING, RunPhase.ENDING), "INFRASTRUCTURE"),
     ],
 )
