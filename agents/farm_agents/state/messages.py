@@ -81,7 +81,7 @@ class BuildEnded:
 
 @dataclass(frozen=True, slots=True)
 class RunMoved:
-    """A run went on to LOADING, RUNNING, ENDING (the kernel returned, or the farm failed) or STORING (its worker is gone)."""
+    """A run went on: to LOADING, RUNNING, ENDING (the kernel returned or the farm failed), STORING (no worker left)."""
 
     attempt_id: AttemptId
     phase: RunPhase

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from farm_tracker.state.account import Account
-from farm_tracker.state.model import POISON_DEVICES, Admin, Use
+from farm_tracker.state.model import POISON_DEVICES, Admin, Observed, Use
 from farm_tracker.state.run import (
     Outcome,
     RunAttemptState,
@@ -142,9 +142,13 @@ def accounts(state: State) -> Iterator[str]:
 
 
 def wishes(state: State) -> Iterator[str]:
-    """Check that a device that drains is at rest as soon as it is idle, and that wishes have their end."""
+    """Check that a device that drains is at rest as soon as it is idle, and that wishes have their end.
+
+    Whether it is idle is not known before its agent has told a restarted tracker.
+    """
     for device_id, device in state.devices.items():
-        if device.admin is Admin.DRAINING and device.use is Use.IDLE:
+        is_idle = device.use is Use.IDLE and device.observed is not Observed.UNKNOWN
+        if device.admin is Admin.DRAINING and is_idle:
             yield f"device {device_id}: DRAINING though it is idle"
         if device.admin is Admin.ENABLED and device.admin_until is not None:
             yield f"device {device_id}: ENABLED until {device.admin_until}"

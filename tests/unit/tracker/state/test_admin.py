@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from farm_tracker.state.events import AdminSet, JobCancelled, LeaseReleased, Tick
-from farm_tracker.state.model import Admin
+from farm_tracker.state.model import Admin, Observed, Use
+from farm_tracker.state.state import Changes
 
 from farm.errors import InvalidInput, NobodyCanServe, NotFound
 from farm.target import Selector
@@ -82,3 +85,19 @@ def test_notes_are_numbered_one_by_one(world):
     kinds = [it.kind for it in world.state.notes]
     assert kinds == ["agent.joined", "job.submitted", "lease.granted", "lease.ended", "job.ended"]
     assert told(world)[3] == "olga"
+
+
+def test_draining_device_of_a_restarted_tracker_is_drained_once_its_agent_tells_of_it(
+    world, new_world
+):
+    world.join()
+    world.happen(world.request("l"))
+    world.happen(wish(Admin.DRAINING))
+    world.happen(LeaseReleased("l", 1))
+    left = replace(world.state.devices["dev0"], use=Use.IDLE, observed=Observed.UNKNOWN)
+    restarted = new_world()
+    restarted.state.apply(Changes(agents=dict(world.state.agents), devices={"dev0": left}))
+    restarted.happen(Tick())  # what it does is not known yet, and that is no contradiction
+    assert restarted.state.devices["dev0"].admin == "DRAINING"
+    restarted.join()
+    assert restarted.state.devices["dev0"].admin == "DRAINED"
