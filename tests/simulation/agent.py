@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farm_agents.agent import (
-    HEARTBEAT_MARGIN,
     RECHECK_SICK_S,
     RECHECK_WELL_S,
     STOP_LIMIT_S,
@@ -31,22 +30,28 @@ from farm_agents.state.messages import (
     Check,
     Clean,
     Cleaned,
+    DropRun,
     Fence,
     HealthSeen,
     KillBuild,
+    KillRun,
     Prepare,
     Prepared,
     Report,
+    RunsTold,
     SessionFailed,
     StartBuild,
+    StartRun,
     Stop,
     Tick,
 )
 from farm_agents.state.model import BuildPhase, Built, Health, Use
+from farm_agents.stream import HEARTBEAT_MARGIN, SILENCE_S
 
 from farm.core.digest import digest_of
 from farm.errors import BuildFailed, Cancelled, FarmError, Fenced, InfrastructureError
 from simulation.network import DOWN, UP, Stream
+from simulation.runs import Runner
 from simulation.wire import Sent, report_of
 
 if TYPE_CHECKING:
@@ -107,11 +112,12 @@ class Agent:
         self.world = farm.world
         self.site = site
         self.instance_id = instance_id
-        self.state = initial_state(site.described, site.slots)
         self.is_alive = True
         self.is_frozen = False
         self.was_fenced = False
         self.clock_offset = farm.world.between(0.0, 1000.0)
+        self.runner = Runner(self)
+        self.state = initial_state(site.described, site.slots, self.runner.load())
         self.link: Stream | None = None
         self.connected = 0
         self.serving: dict[DeviceId, Served] = {}
@@ -121,6 +127,7 @@ class Agent:
         self._building: dict[str, Building] = {}
         self._timer: Timer | None = None
         self._beat: Timer | None = None
+        self._silence: Timer | None = None
         self._send_wanted = False
         self._backoff = Backoff(source=farm.world.random)
         for device_id in site.described:
@@ -197,7 +204,7 @@ class Agent:
             self._carry_out(command)
         self._arm()
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command) -> None:  # noqa: C901 - one case each
         match command:
             case Prepare(grant):
                 self._serve(grant)
@@ -212,6 +219,12 @@ class Agent:
                 building.timer = self.later(0.0, self._build_fetch, building)
             case KillBuild(attempt_id):
                 self._build_kill(attempt_id)
+            case StartRun(order):
+                self.runner.start(order, self.serving.get(order.device_id))
+            case KillRun(attempt_id):
+                self.runner.kill(attempt_id)
+            case DropRun(attempt_id):
+                self.runner.drop(attempt_id)
             case Fence():
                 self.world.tell(self.instance_id, "refused epoch %d", command.epoch)
             case Report():
@@ -258,7 +271,7 @@ class Agent:
     def _serve(self, grant: Grant) -> None:
         served = Served(grant, self.site.host.rigs[grant.device_id])
         self.serving[grant.device_id] = served
-        slow = self.world.chance(0.03)
+        slow = self.farm.plan.is_flaky and self.world.chance(0.03)
         wait_s = self.world.between(5.0, 60.0) if slow else self.world.between(0.005, 0.3)
         self.later(wait_s, self._prepared, served)
 
@@ -266,11 +279,14 @@ class Agent:
         if served.ended:
             return
         grant = served.grant
-        if self.site.host.disk_full or self.world.chance(0.02):
+        if self.site.host.disk_full or (self.farm.plan.is_flaky and self.world.chance(0.02)):
             self._session_failed(served, "the worker does not start")
             return
         served.process = served.rig.start(self, grant.epoch, self.farm.kill_s())
-        self._open(served)
+        if self.state.is_for_run(grant):  # what runs needs no stream
+            self.apply(Prepared(grant.device_id, grant.epoch))
+        else:
+            self._open(served)
 
     def _open(self, served: Served) -> None:
         """Open the session's stream once the control stream is up: `Session.serve`."""
@@ -389,6 +405,7 @@ class Agent:
             self.later(self._backoff.next_s(), self._connect)
             return
         self.link = self.farm.open_link(self)
+        self._arm_silence(self.link)
         self._send_state(connected=True)
 
     def report(self, *, connected: bool) -> Any:
@@ -410,7 +427,14 @@ class Agent:
         if self._beat is not None:
             self._beat.cancel()
         self.farm.checks.agent_reports(self)
+        told = frozenset(
+            it.order.attempt_id
+            for it in self.state.runs.values()
+            if it.outcome is not None and not it.is_told
+        )
         self.link.send(UP, self.report(connected=connected))
+        if told:
+            self.apply(RunsTold(told))
         self._beat = self.later(self.heartbeat_s * HEARTBEAT_MARGIN, self._send_state)
 
     def _wake(self) -> None:
@@ -418,10 +442,22 @@ class Agent:
             self._send_wanted = True
             self.later(0.0, self._send_state)
 
+    def _arm_silence(self, link: Stream) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self.later(SILENCE_S, self._hears_nothing, link)
+
+    def _hears_nothing(self, link: Stream) -> None:
+        """Dial again: a tracker that is there says something every now and then."""
+        if link is self.link:
+            link.close(DOWN)
+            self.broken(link, InfrastructureError("tracker: silent"))
+
     def take(self, link: Stream, message: Sent) -> None:
         """Take a desired state that came on a stream."""
         if link is not self.link:
             return
+        self._arm_silence(link)
         self._backoff.reset()
         if not self.is_connected:
             self.connected += 1

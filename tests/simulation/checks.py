@@ -12,22 +12,26 @@ from typing import TYPE_CHECKING
 from farm_agents.state import next_deadline
 from farm_agents.state.model import ACTIVE_PHASES
 from farm_agents.state.model import Use as AgentUse
+from farm_agents.state.run import RunPhase, RunResult
 from farm_tracker.state import deadlines, violations
-from farm_tracker.state.commands import GrantLease, PushDesired
-from farm_tracker.state.model import LIVE_LEASES
+from farm_tracker.state.commands import GrantLease, JobAccepted, PushDesired
+from farm_tracker.state.model import POISON_DEVICES
+from farm_tracker.state.run import Outcome, RunAttemptState
 from farm_tracker.state.work import AttemptState
 
 from farm.errors import InfrastructureError, error_class
 from simulation.world import Violation
 
 if TYPE_CHECKING:
+    from farm_agents.state.run import RunOrder
     from farm_tracker.state.commands import Command
     from farm_tracker.state.events import Event
     from farm_tracker.state.model import Lease
+    from farm_tracker.state.run import RunAttempt, RunJob
     from farm_tracker.state.state import Changes, Step
     from farm_tracker.state.work import Attempt
 
-    from farm.core.ids import LeaseId
+    from farm.core.ids import JobId, LeaseId
     from simulation.agent import Agent
     from simulation.farm import Farm
     from simulation.host import Process, Rig
@@ -52,6 +56,10 @@ class Checks:
         self.compiled_attempts: set[str] = set()
         self.outcomes: dict[str, tuple[object, ...]] = {}
         self.user_faults: dict[str, str] = {}
+        self.really_ran: dict[str, list[tuple[str, object]]] = {}
+        self.jobs_of_keys: dict[str, JobId] = {}
+        self.verdicts: dict[str, tuple[object, ...]] = {}
+        self.ever_stored: set[LeaseId] = set()
         self._quiet_steps = 0
 
     # The ground truth
@@ -83,6 +91,10 @@ class Checks:
         """Note that an attempt really compiled."""
         self.compiled_attempts.add(attempt_id)
 
+    def ran(self, order: RunOrder, outcome: object) -> None:
+        """Note that the kernel of an attempt really ran to that end."""
+        self.really_ran.setdefault(order.job_id, []).append((order.attempt_id, outcome))
+
     # Agents
 
     def agent_stepped(self, agent: Agent) -> None:
@@ -100,6 +112,11 @@ class Checks:
         for attempt_id, build in state.builds.items():
             if (build.phase in ACTIVE_PHASES) != (build.deadline is not None):
                 fail("deadline", "build %s: %s", attempt_id, build.phase)
+        for attempt_id, run in state.runs.items():
+            if (run.phase is RunPhase.FINISHED) != (run.deadline is None):
+                fail("deadline", "run %s: %s", attempt_id, run.phase)
+            if run.deadline is not None and (soonest is None or soonest > run.deadline):
+                fail("deadline", "run %s: next is %s", attempt_id, soonest)
 
     def agent_reports(self, agent: Agent) -> None:
         """A device that an agent says is idle and good has no process of anybody."""
@@ -120,6 +137,9 @@ class Checks:
         for attempt in changes.attempts.values():
             if attempt is not None and attempt.state is AttemptState.BUILDING:
                 self._attempted(tracker, attempt)
+        for run in changes.run_attempts.values():
+            if run is not None and run.state is RunAttemptState.RUNNING:
+                self._run_attempted(tracker, run)
         self._quiet_steps += 1
         if quiet and self._quiet_steps % EVERY:
             return
@@ -136,7 +156,7 @@ class Checks:
         if at is None and (tracker.state.leases or tracker.state.open_units):
             fail("deadline", "something waits and no timer is armed")
 
-    def performed(self, tracker: Tracker, command: Command) -> None:
+    def performed(self, tracker: Tracker, command: Command) -> None:  # noqa: C901 - one case each
         """What leaves the tracker is on disk."""
         truth = self.farm.disk.truth
         match command:
@@ -152,6 +172,12 @@ class Checks:
                 for order in command.builds:
                     if truth.attempts.get(order.attempt_id) is None:
                         fail("commit", "attempt %s is sent but not stored", order.attempt_id)
+                for run in command.runs:
+                    if truth.run_attempts.get(run.attempt.attempt_id) is None:
+                        fail("commit", "run %s is sent but not stored", run.attempt.attempt_id)
+            case JobAccepted():
+                if truth.run_jobs.get(command.job_id) is None:
+                    fail("commit", "job %s is acknowledged but not stored", command.job_id)
 
     def committed(self, tracker: Tracker, changes: Changes) -> None:
         """A result that was stored never changes; one exists only if the work was done."""
@@ -162,6 +188,41 @@ class Checks:
             if self.outcomes.setdefault(attempt_id, now) != now:
                 fail("result", "%s was %s, is %s", attempt_id, self.outcomes[attempt_id], now)
             self._worked(attempt)
+        self.ever_stored.update(key for key, it in changes.leases.items() if it is not None)
+        for job_id, job in changes.run_jobs.items():
+            if job is not None and not job.is_open:
+                self._ended(job)
+            elif job is not None and job_id in self.verdicts:
+                fail("result", "%s ended as %s and is open", job_id, self.verdicts[job_id])
+
+    def accepted(self, key: str, answer: JobAccepted) -> None:
+        """Note that a client was told of a job: the same one for the same key, always."""
+        known = self.jobs_of_keys.setdefault(key, answer.job_id)
+        if known != answer.job_id:
+            fail("key", "client %s was told of %s and of %s", key, known, answer.job_id)
+
+    def shown(self, job: RunJob) -> None:
+        """What a client is shown of a job is stored."""
+        stored = self.farm.disk.truth.run_jobs.get(job.job_id)
+        if stored is None or (not job.is_open and stored.outcome is not job.outcome):
+            fail("commit", "job %s is shown as %s before it is stored", job.job_id, job.outcome)
+
+    def _ended(self, job: RunJob) -> None:
+        """An outcome stands; a verdict is of a run that happened; poison has two victims."""
+        now = (job.outcome, job.verdict, job.result, job.failure)
+        if self.verdicts.setdefault(job.job_id, now) != now:
+            fail("result", "%s was %s, is %s", job.job_id, self.verdicts[job.job_id], now)
+        if (job.outcome is Outcome.COMPLETED) != (job.verdict is not None):
+            fail("verdict", "%s: %s with %s", job.job_id, job.outcome, job.verdict)
+        if job.verdict is not None:
+            told = job.failure.code if job.failure is not None else job.result
+            real = [_kind_of(outcome) for _, outcome in self.really_ran.get(job.job_id, ())]
+            # A kernel that crashed and then could not be killed in time ran past its limit as well.
+            also = told == "TIME_LIMIT" and "KERNEL_CRASHED" in real
+            if told not in real and not also:
+                fail("verdict", "%s: %s says %s, ran: %s", job.job_id, job.verdict, told, real)
+        if (job.outcome is Outcome.POISONED) != (len(job.lost_devices) >= POISON_DEVICES):
+            fail("poison", "%s: %s after losing %s", job.job_id, job.outcome, job.lost_devices)
 
     def promise(self, lease: Lease) -> None:
         """Note that a client was told of a lease."""
@@ -170,18 +231,26 @@ class Checks:
     def at_end(self, tracker: Tracker) -> None:
         """Nothing that was promised is open or lost."""
         self._promises(tracker)
-        for lease_id in self.promised:
-            if tracker.state.leases.get(lease_id) in LIVE_LEASES:
-                fail("converge", "lease %s is still live", lease_id)
+        if self.farm.is_calm:
+            for job in tracker.state.run_jobs.values():
+                if len(job.attempt_ids) > 1:
+                    fail("adopt", "%s was run again: %s", job.job_id, "; ".join(job.story))
 
     def _promises(self, tracker: Tracker) -> None:
         stored = self.farm.disk.truth.leases
         for lease_id in self.promised:
             lease = stored.get(lease_id)
-            if lease is None:
-                fail("promise", "lease %s was acknowledged and is not stored", lease_id)
-            elif lease.is_live and lease_id not in tracker.state.leases:
+            if lease_id not in self.ever_stored:
+                fail("promise", "lease %s was acknowledged and never stored", lease_id)
+            elif lease is not None and lease.is_live and lease_id not in tracker.state.leases:
                 fail("promise", "lease %s is stored as live and the tracker lost it", lease_id)
+
+        for key, job_id in self.jobs_of_keys.items():
+            job = tracker.state.run_jobs.get(job_id)
+            if job is None:
+                fail("promise", "job %s of %s was acknowledged and is lost", job_id, key)
+            elif job_id in self.verdicts and job.is_open:
+                fail("promise", "job %s ended and is open again", job_id)
 
     def _stored_lease(self, lease: Lease) -> None:
         truth = self.farm.disk.truth
@@ -206,6 +275,14 @@ class Checks:
         if fault is not None:
             fail("user fault", "unit %s is tried again after %s", unit.unit_id, fault)
 
+    def _run_attempted(self, tracker: Tracker, attempt: RunAttempt) -> None:
+        limits = tracker.state.limits
+        job = tracker.state.run_jobs[attempt.job_id]
+        if len(job.attempt_ids) > 1 + limits.infra_budget + limits.lost_budget:
+            fail("budget", "job %s: attempts %s", job.job_id, job.attempt_ids)
+        if attempt.job_id in self.verdicts:
+            fail("user fault", "job %s runs again after it ended", attempt.job_id)
+
     def _worked(self, attempt: Attempt) -> None:
         attempt_id = attempt.attempt_id
         failure = attempt.failure
@@ -223,3 +300,8 @@ class Checks:
                 agent_id = tracker.state.devices[device_id].agent_id
                 if not self.farm.is_hearing(agent_id):
                     fail("freed", "%s is free with processes on it", device_id)
+
+
+def _kind_of(outcome: object) -> object:
+    """Return what tells an outcome from another: its result, or the code of its failure."""
+    return outcome.message if isinstance(outcome, RunResult) else outcome.code  # type: ignore[attr-defined]

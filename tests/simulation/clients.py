@@ -10,19 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farm_tracker.state.commands import GrantLease, JobEnded, UnitChanged
+from farm_tracker.state.commands import GrantLease, JobAccepted, JobEnded, UnitChanged
 from farm_tracker.state.events import (
     BuildSubmitted,
+    JobCancelled,
+    JobSubmitted,
     LeaseReleased,
     LeaseRenewed,
     LeaseRequested,
 )
+from farm_tracker.state.run import RunJob
 from farm_tracker.state.work import ItemKind, UnitId, UnitSpec
 
 from farm.core.digest import digest_of
 from farm.core.ids import JobId, LeaseId
 from farm.errors import FarmError, InfrastructureError
 from farm.target import Selector
+from simulation.runs import encoded
+from simulation.wire import RUN_LIMIT_S
 
 if TYPE_CHECKING:
     from farm_tracker.state.model import Lease
@@ -70,6 +75,27 @@ class BuildPlan:
     family: str
     keep_going: bool
     leave_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A client that wants something run: when, what, where, and whether it stays.
+
+    `name` of what is run: "pass", "crash" (its own fault), "hang" (until it is killed).
+    """
+
+    name: str
+    at: float
+    work: str
+    run_s: float
+    selector: str
+    priority: int
+    queue_limit_s: float
+    waits: bool
+    submits: int
+    cancel_after_s: float
+    leave_after_s: float
+    unwatched: bool
 
 
 class LeaseClient:
@@ -145,6 +171,83 @@ class LeaseClient:
         self.farm.call(lambda tracker: tracker.release(event, answered), answered)
         if self.plan.end == "repeat" and tries == 0:
             self._release(3)
+
+
+class JobClient:
+    """One client of run jobs: it submits until it is told that it has a job, then watches it."""
+
+    def __init__(self, farm: Farm, plan: JobPlan) -> None:
+        self.farm = farm
+        self.plan = plan
+        self.job_id: JobId | None = None
+        self.tries = 0
+        self.is_done = False
+        for index in range(plan.submits):  # the same submit more than once is one job
+            farm.world.later(plan.at + index * 0.02, self._submit)
+
+    def _submit(self) -> None:
+        plan = self.plan
+        self.tries += 1
+        run = encoded(plan.work, plan.run_s)
+        event = JobSubmitted(
+            job_id=JobId(f"{plan.name}.{self.tries}"),
+            account=plan.name[:4],
+            client_key=plan.name,
+            content=run.decode(),
+            selector=selector_of(plan.selector),
+            run=run,
+            limit_s=RUN_LIMIT_S,
+            priority=plan.priority,
+            queue_limit_s=plan.queue_limit_s,
+            wait_for_device=plan.waits,
+            cancel_when_unwatched=plan.unwatched,
+        )
+        self.farm.call(lambda tracker: tracker.submit_job(event, self._answered), self._answered)
+
+    def _answered(self, answer: object) -> None:
+        world = self.farm.world
+        if isinstance(answer, JobAccepted):
+            self.farm.checks.accepted(self.plan.name, answer)
+            if self.job_id is None:
+                world.tell(self.plan.name, "has job %s", answer.job_id)
+                self.job_id = answer.job_id
+                self._watch()
+                if self.plan.cancel_after_s:
+                    world.later(self.plan.cancel_after_s, self._cancel)
+                if self.plan.leave_after_s:
+                    world.later(self.plan.leave_after_s, self._leave)
+        elif self.job_id is None and not self.is_done:
+            if isinstance(answer, InfrastructureError) and self.tries < 60:
+                world.later(world.between(0.5, 3.0), self._submit)
+            else:
+                world.tell(self.plan.name, "gives up: %s", answer)
+                self.is_done = True
+
+    def _watch(self) -> None:
+        job_id = self.job_id
+        if job_id is not None and not self.is_done:
+            self.farm.call(lambda tracker: tracker.watch_job(job_id, self._shown), self._shown)
+
+    def _shown(self, job: object) -> None:
+        if isinstance(job, RunJob):
+            self.farm.checks.shown(job)
+            self.is_done = self.is_done or not job.is_open
+        elif not self.is_done:
+            self.farm.world.later(self.farm.world.between(0.2, 2.0), self._watch)
+
+    def _cancel(self) -> None:
+        job_id = self.job_id
+        if job_id is not None:
+            event = JobCancelled(job_id, "a whim", "somebody")
+            self.farm.call(
+                lambda tracker: tracker.cancel_job(event, lambda _: None), lambda _: None
+            )
+
+    def _leave(self) -> None:
+        job_id = self.job_id
+        self.is_done = True
+        if job_id is not None:
+            self.farm.call(lambda tracker: tracker.unwatch_job(job_id, self._shown), lambda _: None)
 
 
 class BuildClient:

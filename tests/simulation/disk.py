@@ -16,14 +16,18 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm_tracker import store as real
 from farm_tracker.state.state import Changes
 from farm_tracker.store import Store, StoredChanges
+from farm_tracker.tables import metadata
+
+from farm.errors import StoreFull
 
 if TYPE_CHECKING:
     from farm_tracker.store import Loaded
 
 SKEW_S = 1e-6
+RESERVE_WRITES = 25
+"""How many writes the reserve of the real store is taken for (`farm_tracker.reserve`)."""
 
 
 class _Database:
@@ -38,7 +42,7 @@ class _Database:
             cls.store = Store(Path(":memory:"))
         if cls.owner is not disk:
             with cls.store._engine.begin() as connection:
-                for table in real.metadata.tables.values():
+                for table in metadata.tables.values():
                     if table.name != "meta":
                         connection.execute(table.delete())
             cls.owner = disk
@@ -50,6 +54,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.is_full = False
+        self.reserve = RESERVE_WRITES
         self.writes = 0
         self.truth = Changes()
         self._pending: list[tuple[StoredChanges, float, float]] = []
@@ -57,6 +62,8 @@ class Disk:
     def write(self, stored: StoredChanges, now: float, wall: float) -> None:
         """Store in one transaction. Raises OSError if the disk is full; nothing is stored then."""
         if self.is_full:
+            self.reserve -= 1
+        if self.reserve < 0:
             raise OSError(errno.ENOSPC, "no space left on device")
         self.writes += 1
         self.truth.merge(stored.changes)
@@ -70,9 +77,19 @@ class Disk:
             fresh.changes.merge(stored.changes)
             self._pending.append((fresh, now, wall))
 
+    def check_room(self) -> None:
+        """Raise StoreFull if nothing new should be promised."""
+        if self.is_full:
+            raise StoreFull("tracker: its disk is full; free space and submit again")
+
+    def mend(self) -> None:
+        """Make room."""
+        self.is_full = False
+        self.reserve = RESERVE_WRITES
+
     def load(self, now: float, wall: float) -> Loaded:
         """Return what the real store makes of everything written."""
-        if self.is_full:
+        if self.reserve < 0:
             raise OSError(errno.ENOSPC, "no space left on device")
         store = _Database.of(self)
         for stored, then, then_wall in self._pending:

@@ -11,13 +11,22 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from farm_tracker.state.model import Description, Health, LeaseState, Observed, TimingClass, Use
+from farm_tracker.state.events import AdminSet
+from farm_tracker.state.model import (
+    Admin,
+    Description,
+    Health,
+    LeaseState,
+    Observed,
+    TimingClass,
+    Use,
+)
 
 from farm.core.ids import AgentId, DeviceId
 from farm.errors import FarmError, InfrastructureError
 from simulation.agent import Agent, Served, Site
 from simulation.checks import Checks, fail
-from simulation.clients import BuildClient, LeaseClient
+from simulation.clients import BuildClient, JobClient, LeaseClient, selector_of
 from simulation.disk import Disk
 from simulation.host import NEVER, Host, Rig
 from simulation.network import Path, Stream
@@ -61,9 +70,10 @@ class Farm:
         self.boot()
         for agent in plan.agents:
             self.world.later(self.world.between(0.0, 1.0), self.start_agent, agent.agent_id)
-        self.clients: list[LeaseClient | BuildClient] = [
+        self.clients: list[LeaseClient | BuildClient | JobClient] = [
             *(LeaseClient(self, it) for it in plan.leases),
             *(BuildClient(self, it) for it in plan.builds),
+            *(JobClient(self, it) for it in plan.jobs),
         ]
         for fault in plan.faults:
             self.world.later(fault.at, self._strike, fault)
@@ -89,6 +99,12 @@ class Farm:
                 return
         fail("converge", "%s", reason)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing but the tracker's process ever failed: then whatever runs is adopted, never run again."""
+        killed = {it.kind for it in self.plan.faults} <= {"kill tracker", "kill tracker at"}
+        return killed and not self.plan.is_flaky and not self.plan.nasty_kills
+
     def unrest(self) -> str:
         """Return what is still going on, or an empty text."""
         tracker = self.tracker
@@ -104,12 +120,14 @@ class Farm:
             yield f"devices {sorted(self.rigs)} but the tracker knows {sorted(state.devices)}"
         for device_id, device in state.devices.items():
             healthy = device.health is Health.GOOD or self._is_elsewhere(device)
+            if device.admin is not Admin.ENABLED:
+                yield f"device {device_id} is {device.admin}"
             if device.use is not Use.IDLE or device.observed is not Observed.ONLINE or not healthy:
                 yield f"device {device_id} is {device.situation}"
             if self.rigs[device_id].processes:
                 yield f"device {device_id} has a process left"
 
-    def _work_unrest(self, state: State) -> Iterator[str]:
+    def _work_unrest(self, state: State) -> Iterator[str]:  # noqa: C901 - one case each
         for lease_id, lease in state.leases.items():
             if lease.is_live or lease.state is LeaseState.QUEUED:
                 yield f"lease {lease_id} is {lease.state}"
@@ -119,8 +137,14 @@ class Farm:
         if state.open_units:
             yield f"units {sorted(state.open_units.values())} are open"
         for client in self.clients:
-            if isinstance(client, BuildClient) and not client.is_done:
-                yield f"client {client.plan.name} waits for its build"
+            if not isinstance(client, LeaseClient) and not client.is_done:
+                yield f"client {client.plan.name} still waits"
+        for name, job in state.run_jobs.items():
+            if job.is_open:
+                yield f"job {name} is {job.state}: {'; '.join(job.story[-3:])}"
+        for agent_id, processes in self.agents.items():
+            if any(it.is_alive and it.state.runs for it in processes):
+                yield f"agent {agent_id} still keeps runs"
 
     def _is_elsewhere(self, device: Device) -> bool:
         """Tell whether another agent of the host, to which the tracker does not listen, has the device."""
@@ -355,10 +379,29 @@ class Farm:
 
     def _do_tracker_disk_full(self, fault: Fault) -> None:
         self.disk.is_full = True
-        self.world.later(fault.for_s, setattr, self.disk, "is_full", False)
+        self.world.later(fault.for_s, self.disk.mend)
 
     def _do_clock_jump(self, fault: Fault) -> None:
         self.wall_offset += float(fault.detail)
+
+    def _do_wish(self, fault: Fault) -> None:
+        """People take a device out of service, for a while or until they say else."""
+        for_s = fault.for_s if fault.for_s > 3.0 else 0.0
+        admin = Admin(fault.detail)
+        event = AdminSet(selector_of(f"device_id={fault.target}"), admin, "to look at it", for_s)
+        self.call(lambda tracker: tracker.set_admin(event, lambda _: None), lambda _: None)
+        if not for_s:
+            self.world.later(fault.for_s, self._enable)
+
+    def _enable(self, tries: int = 0) -> None:
+        """People take every device into service again, until they are told that it is done."""
+        event = AdminSet(selector_of(""), Admin.ENABLED)
+
+        def answered(answer: object) -> None:
+            if isinstance(answer, InfrastructureError) and tries < 20:
+                self.world.later(1.0, self._enable, tries + 1)
+
+        self.call(lambda tracker: tracker.set_admin(event, answered), answered)
 
     def _do_sick_device(self, fault: Fault) -> None:
         self.rigs[fault.target].is_sick = True
@@ -368,7 +411,8 @@ class Farm:
         """End every fault, as time and people would."""
         self.world.tell("FAULT", "everything is mended")
         self.is_mended = True
-        self.disk.is_full = False
+        self.disk.mend()
+        self._enable()
         self.duplicating.clear()
         for host in self.hosts.values():
             host.disk_full = False

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from farm.core.ids import AttemptId
     from simulation.agent import Agent
     from simulation.checks import Checks
+    from simulation.runs import Record
     from simulation.world import World
 
 NEVER = float("inf")
@@ -100,4 +102,4 @@ class Host:
     name: str
     rigs: dict[str, Rig]
     disk_full: bool = False
-    kept: dict[str, dict[str, object]] = field(default_factory=dict)
+    outboxes: dict[str, dict[AttemptId, Record]] = field(default_factory=dict)

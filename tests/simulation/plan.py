@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from farm_tracker.state.model import Limits
 
-from simulation.clients import FAMILIES, BuildPlan, LeasePlan
+from simulation.clients import FAMILIES, BuildPlan, JobPlan, LeasePlan
 
 FAULTS_END_S = 25.0
 CRASH_POINTS = ("before the commit", "after the commit", "between commands")
@@ -29,6 +29,11 @@ LIMITS = Limits(
     unit_wait_s=25.0,
     job_s=60.0,
     retain_s=20.0,
+    run_setup_s=15.0,
+    unwatched_s=6.0,
+    job_retain_s=1e6,
+    half_life_s=20.0,
+    log_bytes=20,
 )
 
 
@@ -68,23 +73,27 @@ class Plan:
     agents: tuple[AgentPlan, ...]
     leases: tuple[LeasePlan, ...]
     builds: tuple[BuildPlan, ...]
+    jobs: tuple[JobPlan, ...]
     faults: tuple[Fault, ...]
     limits: Limits
     nasty_kills: float
+    is_flaky: bool
 
 
 def plan_of(seed: int) -> Plan:
     """Draw the plan of a seed."""
     source = random.Random(f"{seed} plan")
     agents = _agents(source)
-    leases = tuple(_lease(source, index) for index in range(source.randint(1, 5)))
+    leases = tuple(_lease(source, index) for index in range(source.randint(0, 4)))
     builds = tuple(_build(source, index) for index in range(source.randint(0, 3)))
+    jobs = tuple(_job(source, index) for index in range(source.randint(0, 4)))
     count = source.choice((0, 1, 2, 3, 4, 6, 9))
     faults = sorted(
         (_fault(source, agents) for _ in range(count)), key=lambda it: (it.at, it.kind, it.target)
     )
     nasty = source.choice((0.0, 0.0, 0.1, 0.3))
-    return Plan(seed, agents, leases, builds, tuple(faults), LIMITS, nasty)
+    flaky = source.random() < 0.7
+    return Plan(seed, agents, leases, builds, jobs, tuple(faults), LIMITS, nasty, flaky)
 
 
 def _agents(source: random.Random) -> tuple[AgentPlan, ...]:
@@ -122,6 +131,23 @@ def _build(source: random.Random, index: int) -> BuildPlan:
     )
 
 
+def _job(source: random.Random, index: int) -> JobPlan:
+    return JobPlan(
+        name=f"job{index}",
+        at=source.uniform(0.0, FAULTS_END_S * 0.8),
+        work=source.choice(("pass", "pass", "pass", "crash", "hang")),
+        run_s=source.choice((0.05, 1.0, 4.0)),
+        selector=source.choice(("", "", "device_id=d0", "agent_id=a")),
+        priority=source.choice((0, 0, 5)),
+        queue_limit_s=source.choice((20.0, 60.0)),
+        waits=source.random() < 0.7,
+        submits=source.choice((1, 1, 2)),
+        cancel_after_s=source.choice((0.0, 0.0, 0.0, 0.1, 3.0)),
+        leave_after_s=source.choice((0.0, 0.0, 0.0, 0.5)),
+        unwatched=source.random() < 0.3,
+    )
+
+
 def _fault(source: random.Random, agents: tuple[AgentPlan, ...]) -> Fault:
     at = source.uniform(0.0, FAULTS_END_S)
     agent = source.choice(agents)
@@ -153,5 +179,6 @@ KINDS = (
     ("clock jump", "", ("-3600", "-5", "5", "3600")),
     ("suspend host", "agent", ("",)),
     ("sick device", "device", ("",)),
+    *(("wish", "device", ("DRAINING", "MAINTENANCE")),) * 2,
 )
 """What may go wrong: kind, what it hits, details; more often than once if it finds more."""

@@ -89,9 +89,11 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, **{field: items[:index] + items[index + 1 :]})
     if plan.nasty_kills:
         yield replace(plan, nasty_kills=0.0)
+    if plan.is_flaky:
+        yield replace(plan, is_flaky=False)
 
 
-PARTS = ("faults", "builds", "leases")
+PARTS = ("faults", "builds", "leases", "jobs")
 
 
 def story_of(seed: int, *, whole: bool = False) -> str:

@@ -16,14 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from farm_tracker import adopting
 from farm_tracker import commits as real_commits
-from farm_tracker import rows
+from farm_tracker.service.agent import TELL_EVERY_S
 from farm_tracker.state import State
 from farm_tracker.state import step as real_step
 from farm_tracker.state.commands import (
     EndSession,
     FenceAgent,
     GrantLease,
+    JobAccepted,
+    JobChanged,
     JobEnded,
     PushDesired,
     RefuseLease,
@@ -35,12 +38,12 @@ from farm_tracker.state.events import (
     BuildCancelled,
     BuildMerged,
     BuildSubmitted,
+    JobWatched,
     LeaseReleased,
     LeaseRenewed,
     LeaseRequested,
     Tick,
 )
-from farm_tracker.state.state import Changes
 from farm_tracker.state.work import JobState
 
 from farm.core.digest import digest_of
@@ -53,7 +56,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from farm_tracker.state.commands import Command
-    from farm_tracker.state.events import AgentReported, Event
+    from farm_tracker.state.events import (
+        AdminSet,
+        AgentReported,
+        Event,
+        JobCancelled,
+        JobSubmitted,
+    )
     from farm_tracker.state.state import Step
     from farm_tracker.store import StoredChanges
 
@@ -75,6 +84,7 @@ class Link:
     agent: Agent
     stream: Stream
     newest: PushDesired | None = None
+    again: Timer | None = None
     sending: bool = False
     is_known: bool = False
     ended: bool = False
@@ -163,6 +173,8 @@ class Tracker:
         self._waiting: dict[LeaseId, Reply] = {}
         self._holders: dict[LeaseId, Reply] = {}
         self._news: dict[JobId, Reply] = {}
+        self._accepting: dict[JobId, Reply] = {}
+        self._watchers: dict[JobId, list[Reply]] = {}
         self._calls: list[Reply] = []
         self._timer: Timer | None = None
 
@@ -187,16 +199,8 @@ class Tracker:
         """Take over what a former run left. Raises OSError if the disk is full."""
         now = self.now()
         loaded = self.farm.disk.load(now, self.wall())
-        changes = Changes()
-        changes.agents.update((it.agent_id, it) for it in loaded.agents)
-        changes.devices.update((it.device_id, it) for it in loaded.devices)
-        for lease in loaded.leases:
-            device = changes.devices.get(lease.device_id) if lease.device_id else None
-            assert device is not None
-            assert device.epoch == lease.epoch, f"live lease {lease} does not fit {device}"
-            changes.leases[lease.lease_id] = lease
-            changes.devices[device.device_id] = rows.held(device, lease)
-            self.sessions[lease.lease_id] = (lease, None)
+        changes = adopting.changes_of(loaded, now, self.state.limits)
+        self.sessions.update((it.lease_id, (it, None)) for it in loaded.leases)
         self.state.apply(changes)
         self.farm.checks.loaded(self)
         self.post(Tick())
@@ -217,6 +221,8 @@ class Tracker:
         """Tell whether a step, such as one heartbeat of most, changed only when something was heard of last."""
         changes = result.changes
         if changes.leases or changes.jobs or changes.units or changes.attempts:
+            return False
+        if changes.run_jobs or changes.run_attempts:
             return False
         return all(
             new is not None
@@ -258,7 +264,8 @@ class Tracker:
         error = InfrastructureError("tracker: connection lost; try again")
         for reply in [*self._calls, *self._waiting.values(), *self._news.values()]:
             self.world.later(self.world.between(0.0, 0.05), reply, error)
-        for reply in self._holders.values():
+        watching = [it for watchers in self._watchers.values() for it in watchers]
+        for reply in [*self._holders.values(), *self._accepting.values(), *watching]:
             self.world.later(self.world.between(0.0, 0.05), reply, error)
         for _, served in self.sessions.values():
             if served is not None:
@@ -278,7 +285,7 @@ class Tracker:
         self._timer = None
         self.post(Tick())
 
-    def carry_out(self, command: Command) -> None:
+    def carry_out(self, command: Command) -> None:  # noqa: C901 - one case each
         """Do what a committed step says."""
         self.farm.checks.performed(self, command)
         match command:
@@ -308,6 +315,11 @@ class Tracker:
                     self.end_link(link, Fenced(f"agent {agent_id}: a newer process has connected"))
             case UnitChanged() | JobEnded():
                 self._tell(command)
+            case JobAccepted(asked, _, _):
+                self._answer(self._accepting.pop(asked, None), command)
+            case JobChanged(job_id):
+                for watcher in self._watchers.get(job_id, ()):
+                    self.world.later(0.001, self.act, self._show, job_id, watcher)
             case Warn(message):
                 self.world.tell("tracker", "warning: %s", message)
 
@@ -375,9 +387,17 @@ class Tracker:
     def _send(self, link: Link) -> None:
         link.sending = False
         desired, link.newest = link.newest, None
-        if desired is not None and not link.ended:
+        if desired is not None:
+            self._send_again(link, desired)
+
+    def _send_again(self, link: Link, desired: PushDesired) -> None:
+        """Send it now, and the same after a while unless something newer comes."""
+        if link.again is not None:
+            link.again.cancel()
+        if not link.ended:
             heartbeat_s = self.state.limits.heartbeat_s
             link.stream.send(DOWN, Sent(desired, heartbeat_s, self.now()))
+            link.again = self.later(TELL_EVERY_S, self._send_again, link, desired)
 
     def serve(self, agent: Agent, served: Served) -> FarmError | None:
         """Take an agent's stream of a session, or say why not (`AgentService._session`)."""
@@ -438,6 +458,42 @@ class Tracker:
         except Exception:
             self._calls.remove(reply)
             raise
+
+    def submit_job(self, event: JobSubmitted, reply: Reply) -> None:
+        """Answer with JobAccepted once it is stored."""
+        self.farm.disk.check_room()
+        self._accepting[event.job_id] = reply
+        try:
+            self.post(event)
+        except Exception:
+            del self._accepting[event.job_id]
+            raise
+
+    def cancel_job(self, event: JobCancelled, reply: Reply) -> None:
+        """Answer when the wish is stored."""
+        self._call(event, reply)
+
+    def watch_job(self, job_id: JobId, reply: Reply) -> None:
+        """Show a job as it is and after each change, until it is terminal or the client leaves."""
+        self._watchers.setdefault(job_id, []).append(reply)
+        self.post(JobWatched(job_id, True))
+        self._show(job_id, reply)
+
+    def unwatch_job(self, job_id: JobId, reply: Reply) -> None:
+        """Note that a client that waited for a job left."""
+        if reply in self._watchers.get(job_id, ()):
+            self._watchers[job_id].remove(reply)
+            self.post(JobWatched(job_id, False))
+
+    def _show(self, job_id: JobId, reply: Reply) -> None:
+        """Show a job once everything that it shows is stored (`Tracker.settled`)."""
+        job = self.state.run_jobs.get(job_id)
+        if job is not None and reply in self._watchers.get(job_id, ()):
+            self.commits.add(Entry(None, (), lambda _: self._answer(reply, job)))
+
+    def set_admin(self, event: AdminSet, reply: Reply) -> None:
+        """Answer when people's wish is stored."""
+        self._call(event, reply)
 
     def submit_build(self, event: BuildSubmitted, reply: Reply) -> None:
         """Submit units; `reply` gets every news."""

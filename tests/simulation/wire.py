@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from farm_agents.state import messages as agent_messages
 from farm_agents.state import model as agent_model
+from farm_agents.state.run import RunOrder, RunResult
 from farm_agents.wire import EXPIRY_GRACE_S
 from farm_tracker.state import events, model
 from farm_tracker.state.work import Failure, Module
@@ -19,10 +20,13 @@ from farm_tracker.state.work import Failure, Module
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from farm_agents.state.run import Run
     from farm_tracker.state.commands import PushDesired
 
     from farm.core.ids import AgentId, DeviceId
 
+RUN_LIMIT_S = 6.0
+"""The limit that every run asks for in its RunSpec."""
 USES = {it: model.Use(it.value) for it in agent_model.Use}
 HEALTHS = {it: model.Health(it.value) for it in agent_model.Health}
 
@@ -54,6 +58,8 @@ def report_of(
             for name, device in state.devices.items()
         ),
         attempts=tuple(_attempt_of(build) for build in state.builds.values()),
+        runs=tuple(_run_of(run) for run in state.runs.values()),
+        toolchains=dict.fromkeys(builds, "test 1"),
         hosted_by="simulation",
         host="host",
         connected=connected,
@@ -80,10 +86,21 @@ def _attempt_of(build: agent_model.Build) -> events.AttemptReport:
             return events.AttemptReport(attempt_id, failure=failure, seconds=build.seconds)
 
 
+def _run_of(run: Run) -> events.RunReport:
+    result = failure = None
+    match run.outcome:
+        case RunResult(message):
+            result = message
+        case agent_model.Failed() as failed:
+            failure = Failure(failed.code, failed.message, failed.details)
+    order = run.order
+    return events.RunReport(order.attempt_id, order.epoch, result, failure, run.log, run.log_is_cut)
+
+
 class Sent:
     """A desired state on its way: what `desired_to_proto` writes at the moment of sending."""
 
-    __slots__ = ("builds", "heartbeat_s", "leases")
+    __slots__ = ("builds", "heartbeat_s", "leases", "runs")
 
     def __init__(self, desired: PushDesired, heartbeat_s: float, now: float) -> None:
         self.heartbeat_s = heartbeat_s
@@ -92,6 +109,7 @@ class Sent:
             for it in desired.leases
         )
         self.builds = desired.builds
+        self.runs = desired.runs
 
     def received(self, now: float) -> agent_messages.Desired:
         """Return it as the agent's core sees it when it comes at `now`."""
@@ -111,4 +129,16 @@ class Sent:
             )
             for it in self.builds
         )
-        return agent_messages.Desired(leases, builds)
+        runs = tuple(
+            RunOrder(
+                it.attempt.attempt_id,
+                it.attempt.job_id,
+                it.attempt.lease_id,
+                it.attempt.device_id,
+                it.attempt.epoch,
+                RUN_LIMIT_S,
+                it.run,
+            )
+            for it in self.runs
+        )
+        return agent_messages.Desired(leases, builds, runs)
