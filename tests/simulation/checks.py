@@ -19,7 +19,14 @@ from farm_tracker.state.model import POISON_DEVICES
 from farm_tracker.state.run import Outcome, RunAttemptState
 from farm_tracker.state.work import AttemptState
 
-from farm.errors import InfrastructureError, error_class
+from farm.errors import (
+    BuildFailed,
+    InfrastructureError,
+    InvalidInput,
+    KernelFailed,
+    TimeLimit,
+    error_class,
+)
 from simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from simulation.host import Process, Rig
     from simulation.tracker import Tracker
 
+USER_FAULTS = (KernelFailed, TimeLimit, InvalidInput, BuildFailed)
 EVERY = 8
 """One heartbeat of so many that changed nothing visible is followed by the whole check all the same."""
 
@@ -194,6 +202,12 @@ class Checks:
                 self._ended(job)
             elif job is not None and job_id in self.verdicts:
                 fail("result", "%s ended as %s and is open", job_id, self.verdicts[job_id])
+
+        for attempt_id, run in changes.run_attempts.items():
+            if run is not None and run.state is RunAttemptState.INFRA_FAILED:
+                assert run.failure is not None
+                if issubclass(error_class(run.failure.code), USER_FAULTS):
+                    fail("user fault", "%s: %s taken for the farm's", attempt_id, run.failure.code)
 
     def accepted(self, key: str, answer: JobAccepted) -> None:
         """Note that a client was told of a job: the same one for the same key, always."""

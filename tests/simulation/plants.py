@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from farm_agents.state import core, devices
 from farm_agents.state.messages import Clean
 from farm_agents.state.model import NO_EPOCH, Use
+from farm_tracker.state import jobs
 
 from simulation.tracker import Commits, Entry
 
@@ -86,8 +87,16 @@ def skip_kill_proof() -> Iterator[None]:
         devices.TABLE.update(before)
 
 
+@contextlib.contextmanager
+def retry_user_faults() -> Iterator[None]:
+    """Let the tracker take every failure of a run for the farm's."""
+    with _patched(jobs, "is_about_the_work", lambda it: it.result is not None):
+        yield
+
+
 PLANTS = {
     "drop the epoch check": drop_epoch_check,
     "acknowledge before commit": acknowledge_before_commit,
     "skip the kill proof": skip_kill_proof,
+    "retry user faults": retry_user_faults,
 }

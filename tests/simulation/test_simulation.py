@@ -16,6 +16,7 @@ MOST_SEEDS = {
     "drop the epoch check": 150,
     "acknowledge before commit": 20,
     "skip the kill proof": 20,
+    "retry user faults": 30,
 }
 
 
@@ -43,7 +44,7 @@ def test_planted_bug_is_found(name):
         endings = (live(plan_of(seed)) for seed in range(MOST_SEEDS[name]))
         found = next((it for it in endings if it.name), None)
     assert found is not None, f"{name}: not found in {MOST_SEEDS[name]} seeds"
-    assert found.name in ("epoch", "commit", "kill proof", "overlap", "freed")
+    assert found.name in ("epoch", "commit", "kill proof", "overlap", "freed", "user fault")
 
 
 def test_story_of_a_failing_seed_is_small_and_says_how_to_see_it_again():
