@@ -7,13 +7,16 @@ import os
 
 import numpy as np
 import pytest
+from farm_agents import stream
 from farm_agents.agent import run_agent
 from farm_agents.spec import AgentSpec, parse_devices
 from farm_agents.worker import processes
 
 import farm
 from farm.api.v1 import device_pb2, tensor_pb2
+from farm.codegen import toolchain_of
 from farm.errors import Fenced, InvalidInput
+from farm.target import Target
 
 
 def test_agent_reports_itself_and_its_devices(run_farm):
@@ -63,6 +66,35 @@ def test_agent_without_tracker_waits_for_it(run_farm):
         await tracker.device_is_good()
 
     run_farm(story)
+
+
+def test_agent_whose_tracker_is_silent_dials_again_and_keeps_the_session(
+    run_farm, hostile, monkeypatch
+):
+    monkeypatch.setattr(stream, "SILENCE_S", 0.5)
+
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        before = tracker.connections
+        await tracker.until(lambda: tracker.connections >= before + 2)
+        tensor = tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4))
+        reply = await client.call("increment", tensor)
+        assert np.frombuffer(reply.called.outputs[0].inline, "<i4") == [1]
+
+    run_farm(story)
+
+
+def test_agent_names_the_compilers_of_its_families(run_farm):
+    async def story(tracker, spec):
+        await tracker.until(lambda: "a1" in tracker.states and tracker.states["a1"].toolchains)
+        found = tracker.states["a1"].toolchains
+        assert found == {
+            "llvm/x86_64": toolchain_of(Target.parse("llvm -mtriple=x86_64-linux-gnu")),
+            "ea": toolchain_of(Target.parse("ea")),
+        }
+
+    run_farm(story, devices=(), builds=("llvm/x86_64", "ea"))
 
 
 def test_agent_that_is_fenced_ends(tmp_path, run_farm):
