@@ -27,10 +27,11 @@ MAX_BATCH_BYTES = 48 << 20
 
 def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
     """Return the blobs that hold some of these arrays; raises InvalidInput if a digest is malformed."""
+    # Most arrays came inside the message, and looking at their content is what costs least.
     return [
         digest_from_proto(tensor.blob)
         for tensor in tensors
-        if tensor.WhichOneof("content") == "blob"
+        if not tensor.inline and tensor.HasField("blob")
     ]
 
 

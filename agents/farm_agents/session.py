@@ -223,7 +223,7 @@ class Session:
         limit_s = check_batch(request.batch)
         if not self._loaded:
             raise NotFound("batch: nothing is loaded in this session; load an artifact first")
-        blobs = [digest for call in request.batch.calls for digest in blobs_of(call.inputs)]
+        blobs = blobs_of(tensor for call in request.batch.calls for tensor in call.inputs)
         await self.cache.fetch_all(blobs)
         child = await self._worker()
         fd = child.open_file(REPLIES)
@@ -247,7 +247,8 @@ class Session:
         if error is not None:
             reply.batch.error.CopyFrom(error_to_proto(error))
         reply.batch.MergeFrom(done)
-        for digest in dict.fromkeys(d for one in done.replies for d in blobs_of(one.outputs)):
+        outputs = blobs_of(tensor for one in done.replies for tensor in one.outputs)
+        for digest in dict.fromkeys(outputs):
             with child.result(digest) as path:
                 await self.cache.store(path, digest)
         damaged = reply.batch.error.details.get("blob", "")
