@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farm_agents.agent import (
+    DELIVER_FIRST_S,
     RECHECK_SICK_S,
     RECHECK_WELL_S,
     STOP_LIMIT_S,
@@ -347,7 +348,7 @@ class Agent:
     # Builds
 
     def _build_fetch(self, building: Building) -> None:
-        if not self.is_connected:  # blobs come from the tracker: tried until it is there
+        if not self.reaches_tracker:  # blobs come from the tracker: tried until it is there
             building.timer = self.later(0.3, self._build_fetch, building)
             return
         if self.site.host.disk_full:
@@ -367,7 +368,7 @@ class Agent:
             building.timer = self.later(0.01, self._build_store, building, took_s)
 
     def _build_store(self, building: Building, took_s: float) -> None:
-        if not self.is_connected:
+        if not self.reaches_tracker:
             building.timer = self.later(0.3, self._build_store, building, took_s)
             return
         order = building.order
@@ -397,11 +398,20 @@ class Agent:
         """Whether the tracker has answered on the control stream (`Connection`)."""
         return self.connected % 2 == 1
 
-    def _connect(self) -> None:
-        self.later(self.site.path.latency_s(), self._dial)
+    @property
+    def reaches_tracker(self) -> bool:
+        """Whether a call to the tracker, such as for a blob, would be answered."""
+        return self.farm.tracker is not None and not any(self.site.path.cut)
+
+    def _connect(self, waited_s: float = 0.0) -> None:
+        """Dial; results that wait for the store hold it back for a while, so that they are told with it."""
+        if self.runner.is_delivering and waited_s < DELIVER_FIRST_S:
+            self.later(0.1, self._connect, waited_s + 0.1)
+        else:
+            self.later(self.site.path.latency_s(), self._dial)
 
     def _dial(self) -> None:
-        if any(self.site.path.cut) or self.farm.tracker is None:
+        if not self.reaches_tracker:
             self.later(self._backoff.next_s(), self._connect)
             return
         self.link = self.farm.open_link(self)

@@ -91,6 +91,11 @@ class Runner:
                 running.timer = self._agent.later(0.05, self._deliver, running)
         return runs
 
+    @property
+    def is_delivering(self) -> bool:
+        """Whether a result waits for the store."""
+        return any(it.is_kept for it in self._running.values())
+
     def start(self, order: RunOrder, served: Served | None) -> None:
         """Carry out `StartRun`."""
         running = Running(Record(order.attempt_id, order.epoch), order, served)
@@ -125,7 +130,7 @@ class Runner:
         self._fetch(running)
 
     def _fetch(self, running: Running) -> None:
-        if not self._agent.is_connected:
+        if not self._agent.reaches_tracker:
             self._then(running, 0.3, self._fetch)
             return
         self._agent.apply(RunMoved(running.record.attempt_id, RunPhase.LOADING))
@@ -157,7 +162,7 @@ class Runner:
         elif name == "hang":
             outcome = failed_from(TimeLimit(f"{name}: ran past its limit; fix the kernel"))
         printed = tuple(digest_of(f"{attempt_id} {it}".encode()) for it in range(2))
-        if self._agent.is_connected:
+        if self._agent.reaches_tracker:
             self._agent.apply(RunLogged(attempt_id, printed[:1], is_cut=False))
         self._agent.farm.checks.ran(order, outcome)
         much = self._agent.world.chance(0.5)
@@ -202,7 +207,7 @@ class Runner:
     def _deliver(self, running: Running) -> None:
         if running.is_killed:
             return
-        if running.record.has_blobs and not self._agent.is_connected:
+        if running.record.has_blobs and not self._agent.reaches_tracker:
             self._then(running, 0.3, self._deliver)
             return
         record = running.record
