@@ -18,14 +18,15 @@ TARGET = f"llvm -mtriple={TRIPLE}"
 FAMILY = "llvm/x86_64"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     """Where the farm keeps its files; the agent's work folder is somewhere below it."""
     return tmp_path_factory.mktemp("hostile")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def embedded(data_dir):
+    """A farm for one file of tests: later tests count the processes of this session, so it must not outlive them."""
     if platform.machine() != "x86_64":
         pytest.skip("needs an x86-64 host: the kernels make its system calls")
     plan = AgentPlan("target", (FAMILY,), ("cpu@one", "cpu@two", "ea:ea16"))
@@ -36,13 +37,13 @@ def embedded(data_dir):
     assert groups == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(embedded):
     with farm.connect(embedded.address) as connected:
         yield connected
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make_artifact():
     """Make an artifact of kernels ``name(x: int32[1]) -> y: int32[1]``: ``make_artifact({name: IR text})``."""
     llvm.initialize_native_target()
