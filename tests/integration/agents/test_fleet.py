@@ -117,7 +117,10 @@ def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkey
             assert [a for a in addresses if not a.is_loopback] == []
 
             before = tracker.states["board"].instance_id
-            (worker,) = named("farm_agents.worker")
+            workers = named("farm_agents.worker")
+            (worker,) = [
+                pid for pid in workers if parent_of(pid) not in workers
+            ]  # not its children
             actor = parent_of(worker)
             os.kill(actor, signal.SIGKILL)
             await fleet.event("restarting", agent="board")

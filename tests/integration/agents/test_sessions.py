@@ -288,7 +288,14 @@ def test_zygote_that_is_killed_is_replaced(run_farm, hostile, tree):
         (zygote,) = tree.zygotes()
         processes.kill([zygote])
         await tracker.until(lambda: zygote not in tree.zygotes())
-        assert value_of(await client.call("increment", number(1))) == 2
+        reply = await client.call("increment", number(1))
+        if reply.HasField(
+            "error"
+        ):  # it was sent before the agent saw the death, so it may have run
+            assert reply.error.code == "INFRASTRUCTURE"
+            assert "call again" in reply.error.message
+            reply = await client.call("increment", number(1))
+        assert value_of(reply) == 2
 
     run_farm(story)
 
