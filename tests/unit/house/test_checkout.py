@@ -53,7 +53,7 @@ def private_words(text: str) -> list[str]:
     [
         "cd /ho" + "me/ada/farm",
         "open('/ro" + "ot/.cache')",
-        "--index-url https://mirror.example.org/simp" + "le",
+        "--index" + "-url https://mirror.example.org/simp" + "le",
         "https://files.pythonhos" + "ted.org/packages",
         f"see {ROOT}/farm",
     ],
