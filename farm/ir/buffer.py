@@ -1,12 +1,13 @@
 """Buffers: typed, dense, row-major arrays.
 
-Owns: a buffer's limits, and the form of names in a function. Does not own: content, or where it lies.
+Owns: a buffer's limits, what memory it asks for, and the form of names in a function. Does not own: content.
 
 Invariant: a `Buffer` that exists has a legal name, shape and alignment.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 from dataclasses import dataclass
@@ -17,6 +18,19 @@ from farm.ir.dtype import DType
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 MAX_ELEMENTS = 1 << 40
 MAX_RANK = 16
+MAX_REGISTER_BYTES = 4096  # twice the vector registers of AVX-512
+MAX_STACK_BYTES = 1 << 16
+
+
+class Scope(enum.Enum):
+    """Which memory an inner buffer asks for. It changes no result, only where a code generator keeps the elements."""
+
+    GLOBAL = "global"  # wherever it fits; parameters are always here
+    STACK = "stack"  # the running thread's own stack
+    REGISTER = "register"  # registers, where loops around its accesses are unrolled or vectorized
+
+
+_MOST_BYTES = {Scope.STACK: MAX_STACK_BYTES, Scope.REGISTER: MAX_REGISTER_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +41,15 @@ class Buffer:
     ----------
     align_bytes
         Alignment of the first element, a power of two, at least the element's size.
+    scope
+        The memory that an inner buffer asks for; at most 64 KiB on the stack and 4 KiB in registers.
     """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     align_bytes: int
+    scope: Scope = Scope.GLOBAL
 
     def __post_init__(self) -> None:
         check_name("buffer", self.name)
@@ -50,6 +67,12 @@ class Buffer:
             raise InvalidFunction(
                 f"buffer {self.name}: alignment {align}; use a power of two from "
                 f"{self.dtype.size_bytes} to 4096"
+            )
+        most = _MOST_BYTES.get(self.scope)
+        if most is not None and self.size_bytes > most:
+            raise InvalidFunction(
+                f"buffer {self.name}: {self.size_bytes} bytes in scope {self.scope.value}; use at most {most}, "
+                f"or scope global"
             )
 
     @property

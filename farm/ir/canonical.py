@@ -44,9 +44,15 @@ class _Renaming:
     def stmt(self, stmt: Stmt) -> Stmt:
         """Return a statement with new names."""
         match stmt:
-            case For(var, extent, body):
+            case For(var, _, body):
                 new = self.vars[var.name] = Var(self.fresh("i", len(self.vars)))
-                return For(new, extent, self.stmt(body))
+                return replace(
+                    stmt,
+                    var=new,
+                    body=self.stmt(body),
+                    span=None,
+                    annotations=tuple(sorted(stmt.annotations)),
+                )
             case Store(buffer, indices, value):
                 return Store(self.buffer(buffer), tuple(map(self.expr, indices)), self.expr(value))
             case If(condition, then_body, else_body):

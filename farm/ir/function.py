@@ -32,6 +32,22 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class FastMath:
+    """What code generators may do to floats beyond the IR's exact meaning; nothing unless asked for.
+
+    Attributes
+    ----------
+    contract
+        ``a * b + c`` may be rounded once (a fused multiply-add).
+    reassociate
+        A float reduction may be summed in another order, as vectorised partial sums.
+    """
+
+    contract: bool = False
+    reassociate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """A named, typed loop nest.
 
@@ -41,6 +57,8 @@ class Function:
         Canonical text of the target that the author placed it on; None leaves it open.
     private
         A helper that only functions of the same target may call.
+    fast_math
+        Freedom with floats. The interpreter takes none, so that results are compared within a tolerance.
     """
 
     name: str
@@ -49,6 +67,7 @@ class Function:
     target: str | None = None
     private: bool = False
     span: Span | None = field(default=None, compare=False)
+    fast_math: FastMath = FastMath()
 
     def __post_init__(self) -> None:
         check_name("function", self.name)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from farm.ir.buffer import Buffer
+from farm.ir.buffer import Buffer, Scope
 from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Math, Select, Var
-from farm.ir.function import Function
-from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
+from farm.ir.function import FastMath, Function
+from farm.ir.stmt import Allocate, Block, Call, For, If, LoopKind, Stmt, Store
 
 INFIX = {
     BinaryOp.ADD: "+",
@@ -50,8 +50,9 @@ def print_function(function: Function) -> str:
     params = ", ".join(f"{print_buffer(p.buffer)} {p.role.value}" for p in function.params)
     private = "private " if function.private else ""
     place = f" on {function.target!r}" if function.target else ""
+    fast = _print_fast_math(function.fast_math)
     lines = [
-        f"{private}func {function.name}({params}){place} {{",
+        f"{private}func {function.name}({params}){fast}{place} {{",
         *_lines(function.body, 1),
         "}",
         "",
@@ -64,6 +65,23 @@ def print_buffer(buffer: Buffer) -> str:
     text = f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
     if buffer.align_bytes != buffer.dtype.size_bytes:
         text += f" align {buffer.align_bytes}"
+    if buffer.scope is not Scope.GLOBAL:
+        text += f" {buffer.scope.value}"
+    return text
+
+
+def _print_fast_math(allowed: FastMath) -> str:
+    names = [name for name in ("contract", "reassociate") if getattr(allowed, name)]
+    return f" fast({', '.join(names)})" if names else ""
+
+
+def print_loop(loop: For) -> str:
+    """Return ``for var in extent``, with kind and annotations where there are any."""
+    text = f"for {loop.var.name} in {loop.extent}"
+    if loop.kind is not LoopKind.SERIAL:
+        text += f" {loop.kind.value}"
+    if loop.annotations:
+        text += f" [{', '.join(f'{key}={value!r}' for key, value in loop.annotations)}]"
     return text
 
 
@@ -106,9 +124,9 @@ def _print_element(buffer: Buffer, indices: tuple[Expr, ...]) -> str:
 def _lines(stmt: Stmt, depth: int) -> Iterator[str]:
     pad = "  " * depth
     match stmt:
-        case For(var, extent, body):
-            yield f"{pad}for {var.name} in {extent} {{"
-            yield from _lines(body, depth + 1)
+        case For():
+            yield f"{pad}{print_loop(stmt)} {{"
+            yield from _lines(stmt.body, depth + 1)
             yield f"{pad}}}"
         case Allocate(buffer, body):
             yield f"{pad}alloc {print_buffer(buffer)} {{"

@@ -8,9 +8,12 @@ Invariant: nodes are immutable; spans never count in comparisons.
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from farm.errors import InvalidFunction
 from farm.ir.buffer import Buffer
 from farm.ir.expr import Expr, Var
 
@@ -38,13 +41,45 @@ class Stmt:
         return ()
 
 
+class LoopKind(enum.Enum):
+    """How a code generator should run a loop.
+
+    No kind changes a result: iterations of parallel and vectorized loops depend on none of the others, so that any
+    order, and any interleaving of their statements, gives what the serial loop gives.
+    """
+
+    SERIAL = "serial"
+    PARALLEL = "parallel"  # iterations may run on several threads
+    VECTORIZED = "vectorized"  # iterations are the lanes of vectors
+    UNROLLED = "unrolled"  # the body is repeated, one copy an iteration
+
+
+Annotations = tuple[tuple[str, int | str], ...]
+
+MAX_ANNOTATIONS = 16
+ANNOTATION_KEY = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+MAX_ANNOTATION_TEXT = 256
+
+
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
-    """``for var in [0, extent): body``."""
+    """``for var in [0, extent): body``.
+
+    Attributes
+    ----------
+    annotations
+        Hints as (key, value) pairs, each key once; a code generator ignores what it does not know.
+    """
 
     var: Var
     extent: int
     body: Stmt
+    kind: LoopKind = LoopKind.SERIAL
+    annotations: Annotations = ()
+
+    def __post_init__(self) -> None:
+        if self.annotations:
+            _check_annotations(self.var.name, self.annotations)
 
     def children(self) -> tuple[Stmt, ...]:
         """Return the body."""
@@ -102,6 +137,29 @@ class Call(Stmt):
 
     callee: str
     buffers: tuple[Buffer, ...]
+
+
+def _check_annotations(loop: str, annotations: Annotations) -> None:
+    keys = [key for key, _ in annotations]
+    for key, value in annotations:
+        if not ANNOTATION_KEY.fullmatch(key) or keys.count(key) > 1:
+            raise InvalidFunction(
+                f"loop {loop[:80]}: annotation {key[:80]!r}; use each key once, of a-z, 0-9, _ and ."
+            )
+        fits = (
+            len(value) <= MAX_ANNOTATION_TEXT
+            if isinstance(value, str)
+            else not isinstance(value, bool) and abs(value) < 1 << 63
+        )
+        if not fits:
+            raise InvalidFunction(
+                f"loop {loop[:80]}: annotation {key} is {str(value)[:80]!r}; use an integer of 64 bits or a text of "
+                f"at most {MAX_ANNOTATION_TEXT} letters"
+            )
+    if len(keys) > MAX_ANNOTATIONS:
+        raise InvalidFunction(
+            f"loop {loop[:80]}: {len(keys)} annotations; use at most {MAX_ANNOTATIONS}"
+        )
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:

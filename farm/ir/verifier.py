@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from farm.errors import InvalidFunction
 from farm.ir.bounds import Facts, Interval, assume, interval
-from farm.ir.buffer import Buffer, check_name
+from farm.ir.buffer import Buffer, Scope, check_name
+from farm.ir.concurrency import problems
 from farm.ir.dtype import DType
 from farm.ir.expr import Expr, Load, Select, Var
 from farm.ir.function import Function, Role
@@ -47,6 +48,11 @@ def verify(function: Function) -> None:
         )
     check = _Check(function)
     for param in function.params:
+        if param.buffer.scope is not Scope.GLOBAL:
+            raise InvalidFunction(
+                f"function {function.name}: parameter {param.buffer.name} has scope "
+                f"{param.buffer.scope.value}; only inner buffers have one"
+            )
         check.declare(param.buffer.name)
         check.buffers[param.buffer.name] = param.buffer
         if param.role is not Role.OUTPUT:
@@ -96,9 +102,7 @@ class _Check:
         self.count(depth)
         match stmt:
             case For(var, extent, body):
-                if not 1 <= extent <= MAX_EXTENT:
-                    raise self.fail(f"loop {var.name}: extent {extent}; use 1 to {MAX_EXTENT}")
-                self.declare(var.name)
+                self.loop(stmt)
                 self.stmt(body, {**facts, var: Interval(0, extent - 1)}, depth + 1)
             case Store():
                 self.store(stmt, facts, depth)
@@ -116,6 +120,15 @@ class _Check:
                 self.call(stmt)
             case _:
                 raise self.fail(f"unknown statement {type(stmt).__name__}")
+
+    def loop(self, loop: For) -> None:
+        """Check a loop but for its body: extent, name, kind."""
+        name = loop.var.name
+        if not 1 <= loop.extent <= MAX_EXTENT:
+            raise self.fail(f"loop {name}: extent {loop.extent}; use 1 to {MAX_EXTENT}")
+        self.declare(name)
+        for problem in problems(loop):
+            raise self.fail(f"loop {name} {problem}")
 
     def store(self, stmt: Store, facts: Facts, depth: int) -> None:
         """Check a store: scope, role, type, bounds."""

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from farm.api.v1 import ir_pb2 as pb
 from farm.core.digest import Digest, digest_of
 from farm.errors import InvalidFunction
-from farm.ir.buffer import Buffer
+from farm.ir.buffer import Buffer, Scope
 from farm.ir.canonical import canonicalise
 from farm.ir.dtype import DType, Kind, as_dtype
 from farm.ir.expr import (
@@ -33,14 +33,28 @@ from farm.ir.expr import (
     Var,
     const,
 )
-from farm.ir.function import Function, Param, Role
-from farm.ir.stmt import Allocate, Block, Call, For, If, Span, Stmt, Store
+from farm.ir.function import FastMath, Function, Param, Role
+from farm.ir.stmt import Allocate, Annotations, Block, Call, For, If, LoopKind, Span, Stmt, Store
 from farm.ir.verifier import MAX_DEPTH, MAX_NODES, verify
 
 MAX_BYTES = 16 << 20
 
 _ROLES = {Role.INPUT: pb.ROLE_INPUT, Role.OUTPUT: pb.ROLE_OUTPUT, Role.INOUT: pb.ROLE_INOUT}
 _ROLES_BACK = {value: role for role, value in _ROLES.items()}
+# The defaults are 0, so that what uses none of these has the bytes that it had before they were there.
+_KINDS = {
+    LoopKind.SERIAL: pb.LOOP_KIND_UNSPECIFIED,
+    LoopKind.PARALLEL: pb.LOOP_KIND_PARALLEL,
+    LoopKind.VECTORIZED: pb.LOOP_KIND_VECTORIZED,
+    LoopKind.UNROLLED: pb.LOOP_KIND_UNROLLED,
+}
+_KINDS_BACK = {value: kind for kind, value in _KINDS.items()}
+_SCOPES = {
+    Scope.GLOBAL: pb.SCOPE_UNSPECIFIED,
+    Scope.STACK: pb.SCOPE_STACK,
+    Scope.REGISTER: pb.SCOPE_REGISTER,
+}
+_SCOPES_BACK = {value: scope for scope, value in _SCOPES.items()}
 
 
 def serialise(function: Function) -> bytes:
@@ -83,6 +97,7 @@ def to_proto(function: Function) -> pb.Function:
         target=function.target or "",
         private=function.private,
         span=_span(function.span),
+        fast_math=_fast_math(function.fast_math),
     )
 
 
@@ -109,7 +124,14 @@ def from_proto(message: pb.Function) -> Function:
         target=message.target or None,
         private=message.private,
         span=_span_back(message.span),
+        fast_math=FastMath(message.fast_math.contract, message.fast_math.reassociate),
     )
+
+
+def _fast_math(allowed: FastMath) -> pb.FastMath | None:
+    if allowed == FastMath():
+        return None
+    return pb.FastMath(contract=allowed.contract, reassociate=allowed.reassociate)
 
 
 def _span(span: Span | None) -> pb.Span | None:
@@ -127,21 +149,61 @@ def _buffer(buffer: Buffer) -> pb.Buffer:
         dtype=str(buffer.dtype),
         shape=buffer.shape,
         align_bytes=0 if natural else buffer.align_bytes,
+        scope=_SCOPES[buffer.scope],
     )
 
 
 def _buffer_back(message: pb.Buffer) -> Buffer:
     dtype = as_dtype(message.dtype)
+    if message.scope not in _SCOPES_BACK:
+        raise InvalidFunction(
+            f"buffer {message.name[:80]}: unknown scope ({message.scope}); update the farm"
+        )
     return Buffer(
-        message.name, dtype, tuple(message.shape), message.align_bytes or dtype.size_bytes
+        message.name,
+        dtype,
+        tuple(message.shape),
+        message.align_bytes or dtype.size_bytes,
+        _SCOPES_BACK[message.scope],
     )
+
+
+def _loop(loop: For) -> pb.For:
+    annotations = [
+        pb.Annotation(key=key, text=value)
+        if isinstance(value, str)
+        else pb.Annotation(key=key, number=value)
+        for key, value in loop.annotations
+    ]
+    return pb.For(
+        var=loop.var.name,
+        extent=loop.extent,
+        body=_stmt(loop.body),
+        kind=_KINDS[loop.kind],
+        annotations=annotations,
+    )
+
+
+def _annotations_back(message: pb.For) -> Annotations:
+    found: list[tuple[str, int | str]] = []
+    for each in message.annotations:
+        match each.WhichOneof("value"):
+            case "text":
+                found.append((each.key, each.text))
+            case "number":
+                found.append((each.key, each.number))
+            case _:
+                raise InvalidFunction(
+                    f"loop {message.var[:80]}: annotation {each.key[:80]!r} without a value; give one"
+                )
+    return tuple(found)
 
 
 def _stmt(stmt: Stmt) -> pb.Stmt:
     message = pb.Stmt(span=_span(stmt.span))
     match stmt:
-        case For(var, extent, body):
-            message.for_loop.CopyFrom(pb.For(var=var.name, extent=extent, body=_stmt(body)))
+        case For():
+            message.for_loop.CopyFrom(_loop(stmt))
         case Store(buffer, indices, value):
             store = pb.Store(buffer=buffer.name, indices=map(_expr, indices), value=_expr(value))
             message.store.CopyFrom(store)
@@ -218,8 +280,7 @@ class _Reader:
         span = _span_back(message.span)
         match message.WhichOneof("kind"):
             case "for_loop":
-                loop = message.for_loop
-                return For(Var(loop.var), loop.extent, self.stmt(loop.body, depth + 1), span=span)
+                return self._loop(message.for_loop, span, depth)
             case "store":
                 store = message.store
                 indices = tuple(self.expr(index, depth + 1) for index in store.indices)
@@ -238,6 +299,20 @@ class _Reader:
                 return Call(message.call.callee, buffers, span=span)
             case _:
                 raise InvalidFunction("statement: empty or of an unknown kind; update the farm")
+
+    def _loop(self, message: pb.For, span: Span | None, depth: int) -> For:
+        if message.kind not in _KINDS_BACK:
+            raise InvalidFunction(
+                f"loop {message.var[:80]}: unknown kind ({message.kind}); update the farm"
+            )
+        return For(
+            Var(message.var),
+            message.extent,
+            self.stmt(message.body, depth + 1),
+            _KINDS_BACK[message.kind],
+            _annotations_back(message),
+            span=span,
+        )
 
     def _if(self, message: pb.If, span: Span | None, depth: int) -> If:
         otherwise = (

@@ -21,6 +21,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Scope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCOPE_UNSPECIFIED: _Scope.ValueType  # 0
+    """Wherever it fits."""
+    SCOPE_STACK: _Scope.ValueType  # 1
+    """The running thread's stack; at most 64 KiB."""
+    SCOPE_REGISTER: _Scope.ValueType  # 2
+    """Registers; at most 4 KiB."""
+
+class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
+    """Which memory an inner buffer asks for. It changes no result."""
+
+SCOPE_UNSPECIFIED: Scope.ValueType  # 0
+"""Wherever it fits."""
+SCOPE_STACK: Scope.ValueType  # 1
+"""The running thread's stack; at most 64 KiB."""
+SCOPE_REGISTER: Scope.ValueType  # 2
+"""Registers; at most 4 KiB."""
+Global___Scope: _TypeAlias = Scope  # noqa: Y015
+
 class _Role:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -48,6 +72,36 @@ ROLE_OUTPUT: Role.ValueType  # 2
 ROLE_INOUT: Role.ValueType  # 3
 """Read and written."""
 Global___Role: _TypeAlias = Role  # noqa: Y015
+
+class _LoopKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LoopKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LoopKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOOP_KIND_UNSPECIFIED: _LoopKind.ValueType  # 0
+    """Serial."""
+    LOOP_KIND_PARALLEL: _LoopKind.ValueType  # 1
+    """Iterations may run on several threads."""
+    LOOP_KIND_VECTORIZED: _LoopKind.ValueType  # 2
+    """Iterations are the lanes of vectors; the extent is at most 1024."""
+    LOOP_KIND_UNROLLED: _LoopKind.ValueType  # 3
+    """The body is repeated, one copy an iteration; the extent is at most 1024."""
+
+class LoopKind(_LoopKind, metaclass=_LoopKindEnumTypeWrapper):
+    """How a code generator should run a loop. It changes no result: iterations of parallel and vectorized
+    loops do not depend on each other.
+    """
+
+LOOP_KIND_UNSPECIFIED: LoopKind.ValueType  # 0
+"""Serial."""
+LOOP_KIND_PARALLEL: LoopKind.ValueType  # 1
+"""Iterations may run on several threads."""
+LOOP_KIND_VECTORIZED: LoopKind.ValueType  # 2
+"""Iterations are the lanes of vectors; the extent is at most 1024."""
+LOOP_KIND_UNROLLED: LoopKind.ValueType  # 3
+"""The body is repeated, one copy an iteration; the extent is at most 1024."""
+Global___LoopKind: _TypeAlias = LoopKind  # noqa: Y015
 
 @_typing.final
 class Span(_message.Message):
@@ -84,12 +138,15 @@ class Buffer(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     ALIGN_BYTES_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique in its function; [A-Za-z_][A-Za-z0-9_]*."""
     dtype: _builtins.str
     """bool, int8..int64, uint8..uint64, float32, float64."""
     align_bytes: _builtins.int
     """Alignment of the first element in bytes, a power of two; 0 means the element's size."""
+    scope: Global___Scope.ValueType
+    """Parameters: always unspecified."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Static extents, each >= 1. Empty for a scalar."""
@@ -101,10 +158,11 @@ class Buffer(_message.Message):
         dtype: _builtins.str = ...,
         shape: _abc.Iterable[_builtins.int] | None = ...,
         align_bytes: _builtins.int = ...,
+        scope: Global___Scope.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["align_bytes", b"align_bytes", "dtype", b"dtype", "name", b"name", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["align_bytes", b"align_bytes", "dtype", b"dtype", "name", b"name", "scope", b"scope", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,6 +203,7 @@ class Function(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     PRIVATE_FIELD_NUMBER: _builtins.int
     SPAN_FIELD_NUMBER: _builtins.int
+    FAST_MATH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Public symbol; [A-Za-z_][A-Za-z0-9_]*."""
     target: _builtins.str
@@ -157,6 +216,10 @@ class Function(_message.Message):
     def body(self) -> Global___Stmt: ...
     @_builtins.property
     def span(self) -> Global___Span: ...
+    @_builtins.property
+    def fast_math(self) -> Global___FastMath:
+        """Unset: floats are exact."""
+
     def __init__(
         self,
         *,
@@ -166,14 +229,41 @@ class Function(_message.Message):
         target: _builtins.str = ...,
         private: _builtins.bool = ...,
         span: Global___Span | None = ...,
+        fast_math: Global___FastMath | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "span", b"span"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "fast_math", b"fast_math", "span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "name", b"name", "params", b"params", "private", b"private", "span", b"span", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "fast_math", b"fast_math", "name", b"name", "params", b"params", "private", b"private", "span", b"span", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Function: _TypeAlias = Function  # noqa: Y015
+
+@_typing.final
+class FastMath(_message.Message):
+    """What code generators may do to floats beyond the exact meaning."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTRACT_FIELD_NUMBER: _builtins.int
+    REASSOCIATE_FIELD_NUMBER: _builtins.int
+    contract: _builtins.bool
+    """a * b + c may be rounded once."""
+    reassociate: _builtins.bool
+    """A float reduction may be summed in another order."""
+    def __init__(
+        self,
+        *,
+        contract: _builtins.bool = ...,
+        reassociate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contract", b"contract", "reassociate", b"reassociate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FastMath: _TypeAlias = FastMath  # noqa: Y015
 
 @_typing.final
 class Stmt(_message.Message):
@@ -230,26 +320,66 @@ class For(_message.Message):
     VAR_FIELD_NUMBER: _builtins.int
     EXTENT_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ANNOTATIONS_FIELD_NUMBER: _builtins.int
     var: _builtins.str
     """Name of an int64 variable, unique in the function."""
     extent: _builtins.int
     """>= 1."""
+    kind: Global___LoopKind.ValueType
     @_builtins.property
     def body(self) -> Global___Stmt: ...
+    @_builtins.property
+    def annotations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Annotation]:
+        """Hints, at most 16, each key once; sorted by key in the canonical form. What is unknown is ignored."""
+
     def __init__(
         self,
         *,
         var: _builtins.str = ...,
         extent: _builtins.int = ...,
         body: Global___Stmt | None = ...,
+        kind: Global___LoopKind.ValueType = ...,
+        annotations: _abc.Iterable[Global___Annotation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "extent", b"extent", "var", b"var"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "extent", b"extent", "kind", b"kind", "var", b"var"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___For: _TypeAlias = For  # noqa: Y015
+
+@_typing.final
+class Annotation(_message.Message):
+    """A hint for code generators."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """[a-z][a-z0-9_.]*, at most 64 letters."""
+    number: _builtins.int
+    text: _builtins.str
+    """At most 256 letters."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        number: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "text", b"text", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "number", b"number", "text", b"text", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["number", "text"]  # noqa: Y015
+    _WhichOneofArgType_value: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
+
+Global___Annotation: _TypeAlias = Annotation  # noqa: Y015
 
 @_typing.final
 class Store(_message.Message):

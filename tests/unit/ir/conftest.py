@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
 
-from farm.ir.buffer import Buffer
+from farm.ir.buffer import Buffer, Scope
 from farm.ir.dtype import DType
 from farm.ir.expr import (
     Binary,
@@ -25,8 +26,8 @@ from farm.ir.expr import (
     Var,
     const,
 )
-from farm.ir.function import Function, Param, Role
-from farm.ir.stmt import Allocate, Block, For, If, Span, Stmt, Store
+from farm.ir.function import FastMath, Function, Param, Role
+from farm.ir.stmt import Allocate, Block, For, If, LoopKind, Span, Stmt, Store, map_children
 
 SOURCE = Buffer("source", DType.INT64, (3, 4), 8)
 FLOATS = Buffer("floats", DType.FLOAT32, (5,), 16)
@@ -98,7 +99,16 @@ class _Maker:
         kind = self.random.randrange(7) if depth else 0
         if kind in (1, 2, 3):
             body = self.stmt((*names, f"v{path}"), depth - 1, inner, f"{path}0")
-            return For(Var(f"v{path}"), self.random.randint(1, 5), body, span=self.span())
+            kinds = [LoopKind.SERIAL] * 4 + list(LoopKind)
+            notes = self.random.choice([(), (), (("b", self.random.randint(-9, 9)), ("a", "text"))])
+            return For(
+                Var(f"v{path}"),
+                self.random.randint(1, 5),
+                body,
+                self.random.choice(kinds),
+                notes,
+                span=self.span(),
+            )
         if kind == 4:
             then = self.stmt(names, depth - 1, inner, f"{path}0")
             otherwise = self.random.choice([None, self.stmt(names, depth - 1, inner, f"{path}1")])
@@ -118,10 +128,24 @@ class _Maker:
         inner = self.random.random() < 0.3
         body = self.stmt((), 5, inner)
         if inner:
+            scope = self.random.choice(list(Scope))
             body = Allocate(INNER, body, span=self.span())
+            body = _in_scope(body, replace(INNER, scope=scope))
         roles = ((SOURCE, Role.INPUT), (FLOATS, Role.INPUT), (RESULT, Role.INOUT))
         params = tuple(Param(buffer, role) for buffer, role in roles)
-        return Function("random", params, body, span=self.span())
+        fast = FastMath(self.random.random() < 0.2, self.random.random() < 0.2)
+        return Function("random", params, body, span=self.span(), fast_math=fast)
+
+
+def _in_scope(stmt: Stmt, buffer: Buffer) -> Stmt:
+    """Return a statement with the inner buffer replaced by the same in another scope."""
+    match stmt:
+        case Allocate(_, body):
+            return replace(stmt, buffer=buffer, body=_in_scope(body, buffer))
+        case Store(target) if target.name == buffer.name:
+            return replace(stmt, buffer=buffer)
+        case _:
+            return map_children(stmt, lambda child: _in_scope(child, buffer))
 
 
 def _clamp(index: Expr, extent: int) -> Expr:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import farm.te as te
-from farm.ir.function import Function
+from farm.ir import Buffer, DType, FastMath, Function, LoopKind, Param, Role, Scope, verify
+from farm.ir.expr import Load, Var
+from farm.ir.stmt import Allocate, Block, For, Store
 from farm.ir.wire import function_digest
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ir"
@@ -60,10 +62,24 @@ def network() -> Function:
     )
 
 
-@pytest.mark.parametrize("make", [matmul, softmax, padded, network])
+def kinds() -> Function:
+    x, y = (Buffer(name, DType.FLOAT32, (4, 8), 4) for name in "xy")
+    acc = Buffer("acc", DType.FLOAT32, (8,), 32, Scope.REGISTER)
+    i, j, k = Var("i"), Var("j"), Var("k")
+    load = For(j, 8, Store(acc, (j,), Load(x, (i, j)) * 2.0), LoopKind.VECTORIZED)
+    back = For(
+        k, 8, Store(y, (i, k), Load(acc, (k,))), LoopKind.UNROLLED, (("hint", 3), ("a", "b"))
+    )
+    rows = For(i, 4, Allocate(acc, Block((load, back))), LoopKind.PARALLEL)
+    params = (Param(x, Role.INPUT), Param(y, Role.OUTPUT))
+    return Function("kinds", params, rows, fast_math=FastMath(contract=True, reassociate=True))
+
+
+@pytest.mark.parametrize("make", [kinds, matmul, softmax, padded, network])
 def test_function_printed_and_digested_equals_the_golden_file(make: object) -> None:
     assert callable(make)
     function = make()
+    verify(function)
     path = GOLDEN / f"{function.name}.txt"
     found = f"{function}{function_digest(function)}\n"
     if os.environ.get("UPDATE_GOLDEN") == "1":

@@ -15,12 +15,24 @@ from hypothesis import strategies as st
 from farm.api.v1 import ir_pb2 as pb
 from farm.core.digest import digest_of
 from farm.errors import InvalidFunction
-from farm.ir.buffer import Buffer
+from farm.ir.buffer import Buffer, Scope
 from farm.ir.canonical import canonicalise
 from farm.ir.dtype import DType
 from farm.ir.expr import Const, Expr, Load, Var, const, select
-from farm.ir.function import Function, Param, Role
-from farm.ir.stmt import Allocate, Block, Call, For, If, Span, Stmt, Store, walk
+from farm.ir.function import FastMath, Function, Param, Role
+from farm.ir.stmt import (
+    Allocate,
+    Block,
+    Call,
+    For,
+    If,
+    LoopKind,
+    Span,
+    Stmt,
+    Store,
+    map_children,
+    walk,
+)
 from farm.ir.verifier import MAX_DEPTH, verify
 from farm.ir.wire import from_proto, function_digest, parse, serialise, to_proto
 
@@ -100,6 +112,43 @@ def test_parse_private_placed_function_keeps_both() -> None:
     assert function_digest(made) != function_digest(sample())
 
 
+def retold(made: Function, kind: LoopKind) -> Function:
+    """Return the function with all its loops of a kind."""
+
+    def change(stmt: Stmt) -> Stmt:
+        stmt = map_children(stmt, change)
+        return replace(stmt, kind=kind) if isinstance(stmt, For) else stmt
+
+    return replace(made, body=change(made.body))
+
+
+def annotated(made: Function, *annotations: tuple[str, int | str]) -> Function:
+    """Return the function with all its loops annotated."""
+
+    def change(stmt: Stmt) -> Stmt:
+        stmt = map_children(stmt, change)
+        return replace(stmt, annotations=annotations) if isinstance(stmt, For) else stmt
+
+    return replace(made, body=change(made.body))
+
+
+def test_digest_does_not_depend_on_the_order_of_annotations() -> None:
+    one, other = (
+        annotated(sample(), *pairs) for pairs in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)])
+    )
+    assert one != other
+    assert function_digest(one) == function_digest(other)
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_scope_of_an_inner_buffer_counts_and_reads_back(scope: Scope) -> None:
+    made = function(Allocate(replace(TMP, scope=scope), Call("g", (OUT,))))
+    verify(made)
+    assert parse(serialise(made)) == canonicalise(made)
+    plain = function(Allocate(TMP, Call("g", (OUT,))))
+    assert (function_digest(made) == function_digest(plain)) is (scope is Scope.GLOBAL)
+
+
 def test_digest_ignores_inner_names_and_spans_only() -> None:
     same = function_digest(sample())
     assert function_digest(sample("y", "buffer", 99)) == same
@@ -107,6 +156,12 @@ def test_digest_ignores_inner_names_and_spans_only() -> None:
     others = [
         replace(sample(), name="g"),
         replace(sample(), private=True),
+        replace(sample(), fast_math=FastMath(contract=True)),
+        replace(sample(), fast_math=FastMath(reassociate=True)),
+        *(retold(sample(), kind) for kind in LoopKind if kind is not LoopKind.SERIAL),
+        annotated(sample(), ("a", 1)),
+        annotated(sample(), ("a", "1")),
+        annotated(sample(), ("b", 1)),
         function(Call("g", (OUT,))),
         function(Call("h", (OUT,))),
         function(Store(OUT, (const(0, "int64"),), const(0, "int64"))),
