@@ -32,7 +32,7 @@ def entry(name):
 def function(name, count, body, outside=""):
     """IR of a function that checks the number of its arguments and then runs `body`."""
     return f"""{TENSOR}{outside}{entry(name)}
-define i32 @{name}(ptr %args, i32 %n) {{
+define i32 @{name}(ptr %args, i32 %n) nounwind {{
 start:
   %right = icmp eq i32 %n, {count}
   br i1 %right, label %go, label %wrong

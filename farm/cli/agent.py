@@ -35,7 +35,7 @@ MODULE = "farm_agents"
     "devices",
     metavar="DRIVER[:ARGUMENT][@ID]",
     multiple=True,
-    help="A device that it owns: cpu, qemu:aarch64, ea:ea16; may be repeated.",
+    help="A device that it owns: cpu, qemu:ARCH[/CPU], ea:ea16; may be repeated.",
 )
 @click.option(
     "--slots", type=click.IntRange(0, 256), default=1, show_default=True, help="Builds at once."

@@ -19,7 +19,7 @@ from farm.errors import ArtifactError, DuplicateSymbol, HostMismatch, UndefinedR
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243, "armv7": 40, "armv7a": 40}
+MACHINES = {"x86_64": 62, "aarch64": 183, "riscv64": 243, "armv7": 40}
 """e_machine of each architecture."""
 
 _LINKER_MADE = frozenset({"_GLOBAL_OFFSET_TABLE_"})
@@ -114,8 +114,12 @@ def _read_section(section: Section, arch: str) -> ElfObject:
         )
     elf = read_elf(section.data)
     if elf.machine != MACHINES.get(arch):
+        names = {number: name for name, number in MACHINES.items()}
+        has = names.get(elf.machine, f"ELF machine {elf.machine}")
         raise HostMismatch(
-            f"{section}: code is for another machine (ELF {elf.machine}); build it for {arch}"
+            f"{section}: its code is for {has}, this device is {arch}; build it for {arch}",
+            has=has,
+            needs=arch,
         )
     return elf
 

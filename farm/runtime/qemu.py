@@ -36,9 +36,10 @@ from farm.runtime.interface import (
 from farm.runtime.runner_process import RunnerProcess
 from farm.runtime.toolchain import cache_folder, link_image
 from farm.target import Target
+from farm.target.cpus import CPUS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from farm.artifact.artifact import Artifact
 
@@ -51,11 +52,73 @@ class EmulatedCpu:
     provides: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Emulated:
+    """An architecture under qemu-user.
+
+    Attributes
+    ----------
+    program
+        The emulator; Debian's package ``qemu-user`` has it.
+    triple
+        Of the default target.
+    cpus
+        By the names that devices give them; ``""`` is the default.
+    """
+
+    program: str
+    triple: str
+    cpus: Mapping[str, EmulatedCpu]
+
+
+_EVERYTHING = ("cpu:*", "cpu-feature:*")
+
+
+def _named(arch: str, *names: str) -> dict[str, EmulatedCpu]:
+    """Return CPUs that qemu and LLVM know by the same name."""
+    return {
+        name: EmulatedCpu(name, (*_provided(CPUS[arch][name]), f"cpu:{name}")) for name in names
+    }
+
+
+def _provided(features: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"cpu-feature:{name}" for name in sorted(features))
+
+
 EMULATED = {
-    "aarch64": EmulatedCpu("max", ("cpu:*", "cpu-feature:*")),
+    "aarch64": Emulated(
+        "qemu-aarch64",
+        "aarch64-linux-gnu",
+        {
+            "": EmulatedCpu("max", _EVERYTHING),
+            **_named("aarch64", "cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76"),
+            **_named("aarch64", "neoverse-n1"),
+        },
+    ),
+    "armv7": Emulated(
+        "qemu-arm",
+        "armv7-linux-gnueabihf",
+        {
+            "": EmulatedCpu("max", _EVERYTHING),
+            **_named("armv7", "cortex-a7", "cortex-a8", "cortex-a9", "cortex-a15"),
+        },
+    ),
     # qemu 7.2 has no "max" for riscv64; "rv64" is rv64imafdc in every release.
-    "riscv64": EmulatedCpu("rv64", tuple(f"cpu-feature:{name}" for name in "acdfm")),
+    "riscv64": Emulated(
+        "qemu-riscv64",
+        "riscv64-linux-gnu",
+        {
+            "": EmulatedCpu("rv64", _provided("acdfm")),
+            "v": EmulatedCpu("rv64,v=true,vext_spec=v1.0,vlen=128,elen=64", _provided("acdfmv")),
+        },
+    ),
 }
+
+
+def find_emulator(arch: str) -> str | None:
+    """Return the emulator's path, None if it is not installed."""
+    program = EMULATED[arch].program
+    return shutil.which(program) or shutil.which(f"{program}-static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +126,7 @@ class QemuLoader:
     """Loads artifacts for one architecture; make one with `qemu_loader`."""
 
     arch: str
+    cpu: EmulatedCpu
     emulator: str
     targets: tuple[str, ...]
     provides: frozenset[str]
@@ -77,27 +141,25 @@ class QemuLoader:
         work = Path(tempfile.mkdtemp(prefix="kernel-farm-"))
         try:
             image = link_image(self.arch, objects, work, self.cache)
-            return QemuModule(
-                choices, [self.emulator, "-cpu", EMULATED[self.arch].cpu, str(image)], work
-            )
+            return QemuModule(choices, [self.emulator, "-cpu", self.cpu.cpu, str(image)], work)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
 
 
 def qemu_loader(
-    arch: str = "aarch64",
+    machine: str = "aarch64",
     targets: Collection[str] = (),
     provides: Collection[str] = (),
     *,
     cache: Path | None = None,
 ) -> QemuLoader:
-    """Return a loader for code of `arch`.
+    """Return a loader for code of another architecture.
 
     Parameters
     ----------
-    arch
-        ``aarch64`` or ``riscv64``.
+    machine
+        ``ARCH`` or ``ARCH/CPU``, such as ``riscv64`` or ``aarch64/cortex-a72``.
     targets, provides
         As in `farm.artifact.choose`; by default those of qemu's CPU.
     cache
@@ -106,23 +168,21 @@ def qemu_loader(
     Raises
     ------
     InvalidInput
-        The architecture has no runner.
+        The architecture has no runner, or qemu no such CPU.
     InfrastructureError
         qemu is not installed.
     """
-    if arch not in EMULATED:
-        raise InvalidInput(
-            f"qemu runtime: no runner for this architecture ({arch[:80]!r}); use "
-            f"{', '.join(EMULATED)}"
-        )
-    emulator = shutil.which(f"qemu-{arch}") or shutil.which(f"qemu-{arch}-static")
+    arch, cpu = find_machine(machine)
+    emulator = find_emulator(arch)
     if emulator is None:
         raise InfrastructureError(
-            f"qemu runtime: qemu-{arch} is not installed; install the Debian package qemu-user"
+            f"qemu runtime: {EMULATED[arch].program} is not installed; install the Debian package "
+            "qemu-user"
         )
-    default_target, default_provides = default_capabilities(arch)
+    default_target, default_provides = default_capabilities(machine)
     return QemuLoader(
         arch,
+        cpu,
         emulator,
         tuple(targets) or (default_target,),
         frozenset(provides or default_provides),
@@ -130,10 +190,27 @@ def qemu_loader(
     )
 
 
-def default_capabilities(arch: str) -> tuple[str, frozenset[str]]:
-    """Return the target of an emulated architecture, and what its CPU provides."""
-    target = str(Target.parse(f"llvm -mtriple={arch}-linux-gnu"))
-    return target, frozenset({f"arch:{arch}", *EMULATED[arch].provides})
+def find_machine(machine: str) -> tuple[str, EmulatedCpu]:
+    """Return architecture and CPU of ``ARCH`` or ``ARCH/CPU``; InvalidInput lists what there is."""
+    arch, _, name = machine.partition("/")
+    emulated = EMULATED.get(arch)
+    if emulated is None:
+        raise InvalidInput(
+            f"qemu: unknown architecture ({machine[:80]!r}); use qemu:ARCH or qemu:ARCH/CPU with one of "
+            f"{', '.join(sorted(EMULATED))}"
+        )
+    cpu = emulated.cpus.get(name)
+    if cpu is None:
+        known = ", ".join(sorted(filter(None, emulated.cpus)))
+        raise InvalidInput(f"qemu: unknown CPU for {arch} ({name[:80]!r}); use one of {known}")
+    return arch, cpu
+
+
+def default_capabilities(machine: str) -> tuple[str, frozenset[str]]:
+    """Return the target of an emulated machine, and what its CPU provides."""
+    arch, cpu = find_machine(machine)
+    target = str(Target.parse(f"llvm -mtriple={EMULATED[arch].triple}"))
+    return target, frozenset({f"arch:{arch}", *cpu.provides})
 
 
 class QemuModule(LoadedModule):

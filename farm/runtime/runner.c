@@ -59,6 +59,21 @@ static word call6(word number, word a, word b, word c, word d, word e, word f) {
 }
 __asm__(".globl __farm_start\n__farm_start:\n .option push\n .option norelax\n lla gp, __global_pointer$\n .option pop\n"
         " call __farm_runner_main\n");
+#elif defined(__arm__)
+// Numbers of the EABI; mmap is mmap2 (its offset, which is 0 here, counts pages).
+enum { SYS_read = 3, SYS_write = 4, SYS_exit_group = 248, SYS_clock_gettime = 263, SYS_munmap = 91, SYS_mmap = 192 };
+static word call6(word number, word a, word b, word c, word d, word e, word f) {
+  register word r7 __asm__("r7") = number;
+  register word r0 __asm__("r0") = a;
+  register word r1 __asm__("r1") = b;
+  register word r2 __asm__("r2") = c;
+  register word r3 __asm__("r3") = d;
+  register word r4 __asm__("r4") = e;
+  register word r5 __asm__("r5") = f;
+  __asm__ volatile("svc #0" : "+r"(r0) : "r"(r7), "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5) : "memory", "cc");
+  return r0;
+}
+__asm__(".globl __farm_start\n__farm_start:\n mov r11, #0\n mov lr, #0\n bl __farm_runner_main\n");
 #else
 #error "no system calls for this architecture"
 #endif
@@ -123,6 +138,7 @@ static void write_all(const void *from, u64 count) {
 
 static u8 *map(u64 bytes) {
   u64 rounded = (bytes + 4095) & ~4095ull;
+  if (rounded != (size)rounded) leave(EXIT_MEMORY);
   word at = call6(SYS_mmap, 0, (word)(rounded ? rounded : 4096), 3, 0x22, -1, 0);  // read, write, private, anonymous
   if (at < 0 && at > -4096) leave(EXIT_MEMORY);
   return (u8 *)at;
@@ -134,7 +150,7 @@ static void unmap(u8 *at, u64 bytes) {
 }
 
 static u64 now_ns(void) {
-  i64 time[2];
+  word time[2];  // struct timespec of these calls: two registers' width each
   call6(SYS_clock_gettime, 1, (word)time, 0, 0, 0, 0);  // CLOCK_MONOTONIC
   return (u64)time[0] * 1000000000ull + (u64)time[1];
 }
@@ -259,9 +275,9 @@ static u64 place(Argument *list, u32 count, u8 *base) {
 
 static void fill(const Argument *argument) {
   if (argument->given)
-    memcpy(argument->tensor.data, argument->given, argument->bytes);
+    memcpy(argument->tensor.data, argument->given, (size)argument->bytes);
   else
-    memset(argument->tensor.data, POISON, argument->bytes);
+    memset(argument->tensor.data, POISON, (size)argument->bytes);
 }
 
 static void reply_first(i32 code, u32 count, u32 repeat) {

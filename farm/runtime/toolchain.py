@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from farm.artifact.module import Section
 
 COMPILE_LIMIT_S = 120.0
+_ZIG_ARCH = {"armv7": "arm"}  # which is ARMv7-A there
 _SOURCE = Path(__file__).with_name("runner.c")
 _FLAGS = (
     "-c",
@@ -67,7 +68,7 @@ def runner_object(arch: str, work: Path, cache: Path) -> Path:
     cache
         Shared by processes of this user; may be unwritable.
     """
-    triple = f"{arch}-linux-none"
+    triple = f"{_ZIG_ARCH.get(arch, arch)}-linux-none"
     source = _SOURCE.read_bytes()
     facts = "\0".join([importlib.metadata.version("ziglang"), triple, *_FLAGS])
     key = hashlib.sha256(facts.encode() + source).hexdigest()[:32]

@@ -55,7 +55,13 @@ _FLAG_TO_FEATURE = {
     "sse4_2": "sse4.2",
 }
 
-_ARCH_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
+_ARCH_ALIASES = {
+    "amd64": "x86_64",
+    "arm64": "aarch64",
+    "armv7a": "armv7",
+    "armv7hl": "armv7",
+    "armv7l": "armv7",
+}
 
 
 def canonical_arch(arch: str) -> str:
@@ -110,15 +116,3 @@ def level_of(features: frozenset[str]) -> str:
             break
         best = level
     return best
-
-
-def level_features(cpu: str) -> frozenset[str] | None:
-    """Return the features that CPU name `cpu` stands for, or None where only LLVM's tables know."""
-    if cpu == "generic":
-        return frozenset()
-    found: set[str] = set()
-    for level, features in X86_LEVELS:
-        found.update(features)
-        if level == cpu:
-            return frozenset(found)
-    return None

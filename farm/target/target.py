@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from farm.ea.config import find_config
 from farm.errors import InvalidTarget
 from farm.target import host
+from farm.target.cpus import cpu_features
+from farm.target.tags import TAGS
 
 _OPTION = re.compile(r"-([a-z][a-z0-9-]*)=(\S+)")
 _TRIPLE = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+){1,3}")
@@ -45,7 +47,7 @@ class Target:
     def parse(text: str, host: str | Target | None = None) -> Target:
         """Parse a target in TVM's form: a kind, then ``-option=value`` pairs; defaults are filled in.
 
-        ``llvm`` alone means this machine.
+        ``llvm`` alone means this machine. A tag (`Target.from_tag`) may stand in place of all.
 
         Raises
         ------
@@ -55,9 +57,12 @@ class Target:
         if len(text) > MAX_TEXT:
             raise InvalidTarget(f"target: text too long ({len(text)}); use at most {MAX_TEXT}")
         words = text.split()
+        if len(words) == 1 and words[0] in TAGS:
+            return Target.from_tag(words[0], host)
         if not words or words[0] not in KINDS:
             raise InvalidTarget(
-                f"target: unknown kind ({text!r}); known kinds are {', '.join(sorted(KINDS))}"
+                f"target: unknown kind ({text!r}); known kinds are {', '.join(sorted(KINDS))}, known tags "
+                f"{', '.join(sorted(TAGS))}"
             )
         kind = KINDS[words[0]]
         given: dict[str, str] = {}
@@ -74,6 +79,22 @@ class Target:
                 )
             given[match[1]] = match[2]
         return Target(kind.name, kind.complete(given), None if host is None else as_target(host))
+
+    @staticmethod
+    def from_tag(tag: str, host: str | Target | None = None) -> Target:
+        """Return the target of a well-known board, such as ``raspberrypi-4b``.
+
+        Raises
+        ------
+        InvalidTarget
+            There is no such tag; the message lists them.
+        """
+        text = TAGS.get(tag)
+        if text is None:
+            raise InvalidTarget(
+                f"target tag: unknown ({tag[:80]!r}); known tags are {', '.join(sorted(TAGS))}"
+            )
+        return Target.parse(text, host)
 
     def __str__(self) -> str:
         """Return the canonical text."""
@@ -170,8 +191,9 @@ def _canonical_features(text: str) -> str:
 
 def _llvm_requires(target: Target) -> set[str]:
     triple, cpu = target.option("mtriple") or "", target.option("mcpu") or "generic"
-    required = {f"arch:{triple.partition('-')[0]}"}
-    features = host.level_features(cpu)
+    arch = triple.partition("-")[0]
+    required = {f"arch:{arch}"}
+    features = cpu_features(arch, cpu)
     if features is None:
         required.add(f"cpu:{cpu}")
     else:

@@ -30,7 +30,8 @@ USER = "1000"
 KEEPER = "/usr/bin/cat"
 """Runs in the room until its input ends, so that there is a room to join."""
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_PROGRAMS = ("qemu-aarch64", "qemu-aarch64-static", "qemu-riscv64", "qemu-riscv64-static")
+_EMULATORS = ("qemu-aarch64", "qemu-arm", "qemu-riscv64")
+_PROGRAMS = tuple(f"{name}{ending}" for name in _EMULATORS for ending in ("", "-static"))
 
 
 @dataclass(frozen=True, slots=True)

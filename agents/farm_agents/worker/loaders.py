@@ -27,7 +27,7 @@ class LoaderSpec:
     kind
         ``native`` (in the worker's process, the accelerator emulator included) or ``qemu``.
     arch
-        Architecture of the emulated CPU; empty for ``native``.
+        The emulated machine, ``ARCH`` or ``ARCH/CPU``; empty for ``native``.
     targets, provides
         As in the device's description.
     """

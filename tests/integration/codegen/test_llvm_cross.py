@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,14 @@ from farm.codegen import compile_function
 from farm.codegen.llvm.functions import MAX_ULPS
 from farm.ir import DType, interpret, serialise
 from farm.ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Math, MathOp, select
-from farm.runtime.qemu import qemu_loader
+from farm.runtime.qemu import find_emulator, qemu_loader
 from farm.target import Target
 
 TARGETS = {
     "aarch64": "llvm -mtriple=aarch64-linux-gnu",
+    "armv7": "llvm -mtriple=armv7-linux-gnueabihf",
     "riscv64": "llvm -mtriple=riscv64-linux-gnu",
+    "riscv64/v": "llvm -mtriple=riscv64-linux-gnu -mattr=+v",
 }
 BITS = (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR)
 FLOAT_OPS = (*(BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV), BinaryOp.MIN, BinaryOp.MAX)
@@ -47,7 +48,11 @@ def load_unit_helpers():
 helpers = load_unit_helpers()
 
 
-def operations():
+# qemu 7.2 crashes itself when it translates vfncvt.rtz.x.f.w to 16 bits.
+UNTRANSLATED = {DType.INT8, DType.INT16, DType.UINT8, DType.UINT16}
+
+
+def operations(machine):
     """One function for each type: all operations, comparisons and casts of awkward pairs."""
     for dtype in DType:
         a, b = helpers.pairs_of(dtype)
@@ -56,7 +61,8 @@ def operations():
             made[f"{op.value}_"] = lambda x, y, i, op=op: Binary(op, x, y)
         for op in CompareOp:
             made[op.value] = lambda x, y, i, op=op: Compare(op, x, y)
-        for to in DType:
+        broken = UNTRANSLATED if (machine, dtype) == ("riscv64/v", DType.FLOAT32) else ()
+        for to in (to for to in DType if to not in broken):
             made[f"to_{to}"] = lambda x, y, i, to=to: Cast(to, x)
         if dtype.is_float:
             for math in (MathOp.FLOOR, MathOp.SQRT):
@@ -104,13 +110,17 @@ def functions(op, dtype):
 
 
 @pytest.fixture(scope="module", params=TARGETS)
-def module(request, tmp_path_factory):
+def machine(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def module(machine, tmp_path_factory):
     """All functions of this file, loaded in one child process."""
-    arch = request.param
-    if shutil.which(f"qemu-{arch}") is None:
-        pytest.skip(f"qemu-{arch} is missing: install the Debian package qemu-user")
-    target = Target.parse(TARGETS[arch])
-    made = [function for function, _ in operations()]
+    if find_emulator(machine.partition("/")[0]) is None:
+        pytest.skip(f"no emulator for {machine}: install the Debian package qemu-user")
+    target = Target.parse(TARGETS[machine])
+    made = [function for function, _ in operations(machine)]
     callee = private_symbol("large_inner", target.id)
     made += [matmul()[0], large_inner(private=True), caller(callee)]
     made += [
@@ -119,13 +129,13 @@ def module(request, tmp_path_factory):
         for dtype in ("float32", "float64")
     ]
     modules = [compile_function(serialise(function), "device", target) for function in made]
-    loader = qemu_loader(arch, cache=tmp_path_factory.mktemp("cache"))
+    loader = qemu_loader(machine, cache=tmp_path_factory.mktemp("cache"))
     with loader.load(assemble(target, modules)) as loaded:
         yield loaded
 
 
-def test_operations_under_qemu_equal_interpreter(module):
-    for function, arrays in [*operations(), matmul()]:
+def test_operations_under_qemu_equal_interpreter(machine, module):
+    for function, arrays in [*operations(machine), matmul()]:
         actual = module.call(function.name, arrays).outputs
         names = [param.buffer.name for param in function.params[len(arrays) :]]
         helpers.assert_same(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 import threading
@@ -24,18 +23,19 @@ from farm.errors import (
     UndefinedReference,
 )
 from farm.runtime import toolchain
-from farm.runtime.qemu import qemu_loader
+from farm.runtime.qemu import find_emulator, qemu_loader
 
 TARGETS = {
     "aarch64": "llvm -mtriple=aarch64-linux-gnu",
+    "armv7": "llvm -mtriple=armv7-linux-gnueabihf",
     "riscv64": "llvm -mtriple=riscv64-linux-gnu -mattr=+a,+c,+d,+f,+m",
 }
 ARCHS = [
     pytest.param(
         arch,
         marks=pytest.mark.skipif(
-            shutil.which(f"qemu-{arch}") is None,
-            reason=f"qemu-{arch} is missing: install the Debian package qemu-user",
+            find_emulator(arch) is None,
+            reason=f"no emulator for {arch}: install the Debian package qemu-user",
         ),
     )
     for arch in TARGETS
@@ -221,7 +221,7 @@ def test_module_closed_leaves_no_process_and_no_folder(load, add):
 
 
 def test_function_without_entry_is_refused(load, make):
-    bare = "define i32 @f(ptr %args, i32 %n) {\n  ret i32 0\n}\n"
+    bare = "define i32 @f(ptr %args, i32 %n) nounwind {\n  ret i32 0\n}\n"
     with pytest.raises(ArtifactError, match="no entry in the table"):
         load(make("f", [], "", text=bare))
 
@@ -287,10 +287,14 @@ def test_runner_without_a_request_ends_well(load, add):
 
 def test_runner_is_compiled_once_for_a_cache(load, add, cache, arch):
     load(add)
-    kept = {path: path.stat().st_mtime_ns for path in cache.glob(f"runner-{arch}-*")}
+    kept = {
+        path: path.stat().st_mtime_ns for path in cache.glob(f"runner-{arch.removesuffix('v7')}-*")
+    }
     load(add)
     assert len(kept) == 1
-    assert {path: path.stat().st_mtime_ns for path in cache.glob(f"runner-{arch}-*")} == kept
+    assert {
+        path: path.stat().st_mtime_ns for path in cache.glob(f"runner-{arch.removesuffix('v7')}-*")
+    } == kept
 
 
 def test_cache_that_cannot_be_written_costs_only_time(arch, add, tmp_path):
@@ -302,7 +306,7 @@ def test_cache_that_cannot_be_written_costs_only_time(arch, add, tmp_path):
 
 
 def test_loader_for_unknown_architecture_is_refused():
-    with pytest.raises(InvalidInput, match="use aarch64, riscv64"):
+    with pytest.raises(InvalidInput, match="one of aarch64, armv7, riscv64"):
         qemu_loader("vax")
 
 
@@ -316,3 +320,18 @@ def test_compiler_missing_names_the_extra(monkeypatch):
     monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InfrastructureError, match=r"install kernel-farm\[cross\]"):
         toolchain.zig()
+
+
+def test_cpu_that_lacks_a_feature_refuses_the_slice_and_names_it(built, cache, add_params):
+    target = "llvm -mtriple=aarch64-linux-gnu -mcpu=generic -mattr=+dotprod"
+    artifact = assemble(target, [built("add", add_params, "  ret i32 0", target=target)])
+    with pytest.raises(NoVariant, match="lacks cpu-feature:dotprod") as error:
+        qemu_loader("aarch64/cortex-a72", cache=cache).load(artifact)
+    assert "cpu-feature:crc" in error.value.details["provides"]
+    with qemu_loader("aarch64/cortex-a76", cache=cache).load(artifact) as module:
+        assert list(module.functions) == ["add"]
+
+
+def test_unknown_cpu_is_refused_with_the_known_ones():
+    with pytest.raises(InvalidInput, match=r"unknown CPU for riscv64 \('p550'\); use one of v"):
+        qemu_loader("riscv64/p550")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from farm.target import host
+from farm.target.cpus import cpu_features
 
 X86 = """processor\t: 0
 model name\t: Some CPU
@@ -25,7 +26,7 @@ CPU implementer\t: 0x41
 
 
 def level(number: int) -> frozenset[str]:
-    found = host.level_features(f"x86-64-v{number}" if number > 1 else "x86-64")
+    found = cpu_features("x86_64", f"x86-64-v{number}" if number > 1 else "x86-64")
     assert found is not None
     return found
 
@@ -68,10 +69,10 @@ def test_level_of_features_is_the_highest_without_a_gap() -> None:
 
 
 def test_level_features_grow_and_others_are_unknown() -> None:
-    assert host.level_features("generic") == frozenset() == level(1)
+    assert cpu_features("x86_64", "generic") == frozenset() == level(1)
     assert level(1) < level(2) < level(3) < level(4)
     assert {"avx2", "fma", "lzcnt", "sse4.2"} <= level(3)
-    assert host.level_features("cortex-a72") is None
+    assert cpu_features("x86_64", "cortex-a72") is None
 
 
 @pytest.mark.parametrize(

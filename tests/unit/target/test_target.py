@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.codegen.llvm.machine import machine_for
 from farm.ea import config as ea_config
 from farm.errors import InvalidTarget
 from farm.target import Target, as_target, host
+from farm.target.cpus import CPUS
+from farm.target.tags import TAGS
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,8}", fullmatch=True)
 PARTS = st.sampled_from(["unknown", "pc", "none", "linux", "gnu", "musl", "apple", "elf"])
@@ -22,6 +25,7 @@ TRIPLES = st.builds(
 FEATURES = st.dictionaries(NAMES, st.sampled_from("+-"), min_size=1, max_size=4).map(
     lambda chosen: ",".join(sign + name for name, sign in chosen.items())
 )
+TAG_NAMES = ", ".join(sorted(TAGS))
 
 
 @st.composite
@@ -72,9 +76,16 @@ def test_parse_llvm_alone_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "target: unknown kind (''); known kinds are ea, llvm"),
-        ("cuda", "target: unknown kind ('cuda'); known kinds are ea, llvm"),
-        ("-mcpu=generic", "target: unknown kind ('-mcpu=generic'); known kinds are ea, llvm"),
+        ("", "target: unknown kind (''); known kinds are ea, llvm, known tags " + TAG_NAMES),
+        (
+            "cuda",
+            "target: unknown kind ('cuda'); known kinds are ea, llvm, known tags " + TAG_NAMES,
+        ),
+        (
+            "-mcpu=generic",
+            "target: unknown kind ('-mcpu=generic'); known kinds are ea, llvm, known tags "
+            + TAG_NAMES,
+        ),
         ("llvm " + "x" * 1020, "target: text too long (1025); use at most 1024"),
         (
             "llvm -march=x",
@@ -159,7 +170,19 @@ def test_id_differs_with_everything_code_depends_on(monkeypatch: pytest.MonkeyPa
         (LINUX, ("arch:x86_64",), "llvm/x86_64", False),
         (
             "llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a72 -mattr=+neon,-sve",
-            ("arch:aarch64", "cpu-feature:neon", "cpu:cortex-a72"),
+            ("arch:aarch64", *(f"cpu-feature:{name}" for name in ("aes", "crc", "neon", "sha2"))),
+            "llvm/aarch64",
+            False,
+        ),
+        (
+            "raspberrypi-4b",
+            ("arch:aarch64", "cpu-feature:crc", "cpu-feature:neon"),
+            "llvm/aarch64",
+            False,
+        ),
+        (
+            "llvm -mtriple=aarch64-linux-gnu -mcpu=ampere1",
+            ("arch:aarch64", "cpu:ampere1"),
             "llvm/aarch64",
             False,
         ),
@@ -199,3 +222,24 @@ def test_preference_puts_accelerators_first_then_the_most_demanding() -> None:
     ]
     shuffled = sorted(map(Target.parse, best_first), key=str, reverse=True)
     assert [str(t) for t in sorted(shuffled, key=lambda t: t.preference)] == best_first
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_tag_stands_for_a_target_that_the_compiler_knows(tag: str) -> None:
+    target = Target.from_tag(tag)
+    assert machine_for(target).cpu == target.option("mcpu")
+    assert Target.parse(tag) == target == Target.parse(str(target))
+    assert all(not requirement.startswith("cpu:") for requirement in target.requires)
+
+
+def test_unknown_tag_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InvalidTarget, match=f"'toaster'.*{TAG_NAMES}"):
+        Target.from_tag("toaster")
+
+
+@pytest.mark.parametrize(("arch", "cpu"), [(arch, cpu) for arch in CPUS for cpu in CPUS[arch]])
+def test_listed_cpu_and_its_features_are_names_that_the_compiler_knows(arch: str, cpu: str) -> None:
+    names = ",".join(f"+{name}" for name in sorted(CPUS[arch][cpu]))
+    triple = {"armv7": "armv7-linux-gnueabihf"}.get(arch, f"{arch}-linux-gnu")
+    text = f"llvm -mtriple={triple} -mcpu={cpu} -mattr={names}"
+    assert machine_for(Target.parse(text)).cpu == cpu
