@@ -160,7 +160,7 @@ def job_text(job: JobInfo) -> str:
 
 def _device(job: JobInfo) -> str:
     """Return the device of the last attempt, nothing if it waits for another."""
-    moved = job.state in ("submitted", "queued")
+    moved = job.state in ("submitted", "queued", "delayed")
     return job.attempts[-1].device_id if job.attempts and not moved else ""
 
 

@@ -31,6 +31,7 @@ class JobState(StrEnum):
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
+    DELAYED = "delayed"
     BUILDING = "building"
     RUNNING = "running"
     TERMINAL = "terminal"

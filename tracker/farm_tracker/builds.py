@@ -62,6 +62,7 @@ class ItemState(StrEnum):
 
 _STATES = {
     UnitState.QUEUED: ItemState.QUEUED,
+    UnitState.DELAYED: ItemState.QUEUED,
     UnitState.BUILDING: ItemState.BUILDING,
     UnitState.DONE: ItemState.DONE,
     UnitState.FAILED: ItemState.FAILED,

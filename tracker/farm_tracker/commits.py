@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from farm.errors import InfrastructureError
+from farm_tracker.state.account import NO_LIMITS
 from farm_tracker.state.run import RunJob
 from farm_tracker.state.state import Changes, Step
 from farm_tracker.store import StoredChanges
@@ -248,9 +249,10 @@ def _job_facts(job: RunJob | None) -> object:
 
 def _account_facts(account: Account | None) -> object:
     """Return what of an account does not follow from its leases and jobs."""
-    if account is None or not account.usage_s:
+    if account is None or not (account.usage_s or account.limits != NO_LIMITS):
         return None
-    return (account.usage_s, account.usage_at)
+    window = (account.window_at, account.window_used_s)
+    return (account.usage_s, account.usage_at, account.limits, window)
 
 
 def _merged(stored: list[StoredChanges]) -> StoredChanges:

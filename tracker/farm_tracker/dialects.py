@@ -1,12 +1,14 @@
 """What only one of the databases understands: this is the one place for it.
 
-Owns: pragmas of SQLite, the form of an upsert, how a full disk shows. Does not own: tables or queries.
+Owns: pragmas of SQLite, the form of an upsert, a transaction over tables, how a full disk shows. Does not
+own: tables or queries.
 
 Invariant: whatever the database, a transaction that was committed survives a crash.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine, Insert, Table
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Engine, Insert, Table
     from sqlalchemy.exc import OperationalError
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000")
@@ -38,6 +42,20 @@ def upsert_of(table: Table, dialect: str) -> Insert:
         if column.name not in keys
     }
     return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+@contextlib.contextmanager
+def begin_alone(connection: Connection) -> Iterator[None]:
+    """Run statements, those that change tables too, in one transaction that nobody else writes beside."""
+    # The driver of SQLite begins a transaction before a row is changed, not before a table is.
+    is_sqlite = connection.dialect.name == "sqlite"
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_sqlite else "SELECT 1")
+    try:
+        yield
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
 
 
 def is_full(error: OperationalError) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from farm.core.digest import Digest, canonical_json
 from farm.core.ids import AgentId, DeviceId, Epoch, JobId, LeaseId
 from farm.target import Selector
-from farm_tracker.state.account import Account
+from farm_tracker.state.account import NO_LIMITS, Account, AccountLimits
 from farm_tracker.state.model import (
     Admin,
     Agent,
@@ -218,6 +218,7 @@ def cache_row(entry: CacheEntry, wall: float) -> Row:
         "module": _json(facts),
         "signature": module.signature,
         "stored_wall": wall,
+        "used_wall": wall,
     }
 
 
@@ -236,18 +237,39 @@ def entry_of(row: Mapping[str, Any], spec: UnitSpec) -> CacheEntry:
 
 
 def account_row(account: Account, now: float, wall: float) -> Row:
-    """Return the row of what an account used."""
+    """Return the row of what an account used and may use."""
+    limits = account.limits
     return {
         "account": account.name,
         "usage_s": account.usage_s,
         "usage_wall": on_wall(account.usage_at, now, wall),
+        "max_held": limits.held,
+        "max_queued": limits.queued,
+        "budget_s": limits.device_s,
+        "window_s": limits.window_s,
+        "window_wall": on_wall(account.window_at, now, wall),
+        "window_used_s": account.window_used_s,
     }
 
 
 def account_of(row: Mapping[str, Any], now: float, wall: float) -> Account:
     """Return the account of a row; what it holds and waits for is not stored."""
     at = min(now, now + row["usage_wall"] - wall)
-    return Account(row["account"], usage_s=row["usage_s"], usage_at=at)
+    window_at = on_clock(row["window_wall"], now, wall)
+    return Account(
+        row["account"],
+        usage_s=row["usage_s"],
+        usage_at=at,
+        limits=_limits_of(row),
+        window_at=None if window_at is None else min(now, window_at),
+        window_used_s=row["window_used_s"],
+    )
+
+
+def _limits_of(row: Mapping[str, Any]) -> AccountLimits:
+    if row["window_s"] is None:  # written before accounts had limits
+        return NO_LIMITS
+    return AccountLimits(row["max_held"], row["max_queued"], row["budget_s"], row["window_s"])
 
 
 def note_row(note: Note, now: float, wall: float) -> Row:
@@ -259,13 +281,16 @@ def note_row(note: Note, now: float, wall: float) -> Row:
         "subject": note.subject,
         "text": note.text,
         "actor": note.actor,
+        "account": note.account,
     }
 
 
 def note_of(row: Mapping[str, Any], now: float, wall: float) -> Note:
     """Return the note of a row."""
     at = now + row["at_wall"] - wall
-    return Note(row["number"], at, row["kind"], row["subject"], row["text"], row["actor"])
+    return Note(
+        row["number"], at, row["kind"], row["subject"], row["text"], row["actor"], row["account"]
+    )
 
 
 def on_wall(at: float | None, now: float, wall: float) -> float | None:

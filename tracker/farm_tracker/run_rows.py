@@ -22,6 +22,7 @@ from farm_tracker.state.run import (
     RunAttemptState,
     RunJob,
     RunState,
+    Variant,
     Verdict,
 )
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from farm_tracker.rows import Row
+
+MAX_DELAY_S = 600.0
+"""How long a job waits at most before it is tried again, whatever a wall clock that was set back says."""
 
 parse_selector = lru_cache(4096)(Selector.parse)
 """Thousands of jobs have few selectors; one value for each text keeps memory small."""
@@ -65,6 +69,8 @@ def job_row(job: RunJob, now: float, wall: float) -> Row:
         "ended_wall": on_wall(job.ended_at, now, wall),
         "forget_wall": on_wall(job.forget_at, now, wall),
         "changed_wall": wall,
+        "not_before_wall": on_wall(job.not_before, now, wall) if job.not_before else None,
+        "variants": _variants_text(job.variants),
     }
 
 
@@ -99,6 +105,8 @@ def job_of(row: Mapping[str, Any], now: float, wall: float) -> RunJob:
         log_bytes=row["log_bytes"],
         ended_at=on_clock(row["ended_wall"], now, wall),
         forget_at=now + min(row["forget_wall"] - wall, retain_s),
+        not_before=min(now + MAX_DELAY_S, on_clock(row["not_before_wall"], now, wall) or 0.0),
+        variants=_variants_of(row["variants"]),
         story=(f"{now:.3f} {row['state']}: loaded from the store",),
     )
 
@@ -156,6 +164,16 @@ def _log_of(text: str) -> tuple[LogPart, ...]:
         LogPart(AttemptId(attempt_id), Digest(*blob) if blob else None)
         for attempt_id, *blob in parts
     )
+
+
+def _variants_text(variants: tuple[Variant, ...]) -> str:
+    return _json([[it.target, it.family, list(it.requires)] for it in variants])
+
+
+@lru_cache(4096)
+def _variants_of(text: str) -> tuple[Variant, ...]:
+    parts = json.loads(text) if text else []
+    return tuple(Variant(target, family, tuple(requires)) for target, family, requires in parts)
 
 
 def _ids(text: str) -> tuple[Any, ...]:

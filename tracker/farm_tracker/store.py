@@ -20,6 +20,7 @@ from sqlalchemy.pool import StaticPool
 from farm.errors import InfrastructureError
 from farm_tracker import rows, run_rows
 from farm_tracker.dialects import configure, is_full, upsert_of
+from farm_tracker.migrations import bring_up_to_date
 from farm_tracker.reserve import Reserve
 from farm_tracker.state.model import LIVE_LEASES
 from farm_tracker.state.state import Changes
@@ -33,7 +34,6 @@ from farm_tracker.tables import (
     devices,
     jobs,
     leases,
-    meta,
     metadata,
     notes,
     run_attempts,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-SCHEMA_VERSION = 2
 LOOKUP_BATCH = 200
 NOTES_KEPT = 10_000
 NOTES_PRUNED_BY = 500
@@ -108,9 +107,11 @@ class Store:
         if isinstance(where, Path) and reserve_bytes:
             self._reserve = Reserve(where.with_name(where.name + ".reserve"), reserve_bytes)
         configure(self._engine)
-        metadata.create_all(self._engine)
-        with self._engine.begin() as connection:
-            _check_version(connection, where)
+        try:
+            bring_up_to_date(self._engine, str(where))
+        except BaseException:
+            self._engine.dispose()
+            raise
         if self._reserve is not None:
             self._reserve.take()
 
@@ -226,17 +227,6 @@ class Store:
                 name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
                 for name, table in metadata.tables.items()
             }
-
-
-def _check_version(connection: Connection, path: Path | str) -> None:
-    found = connection.execute(select(meta.c.value).where(meta.c.name == "schema")).scalar()
-    if found is None:
-        connection.execute(meta.insert().values(name="schema", value=str(SCHEMA_VERSION)))
-    elif found != str(SCHEMA_VERSION):
-        raise InfrastructureError(
-            f"store {path}: written by another version (schema {found}, this one reads "
-            f"{SCHEMA_VERSION}); use that version or another data folder"
-        )
 
 
 def _write_runs(connection: Connection, changes: Changes, now: float, wall: float) -> None:

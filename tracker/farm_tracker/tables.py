@@ -2,7 +2,8 @@
 
 Owns: names, columns, keys and indices. Does not own: what is written when (`store`) or a column's form (`rows`).
 
-Invariant: nothing here is of one database only. Version 2 added jobs, run attempts, accounts, notes, operators' wishes.
+Invariant: nothing here is of one database only. Whatever changes here needs the next number in `migrations`, and a
+database that was brought up to date looks as a new one does (a test compares them).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Float,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -79,6 +81,7 @@ builds = Table(
     Column("artifact", String, nullable=False),
     Column("cause", String, nullable=False),
     Column("changed_wall", Float, nullable=False),
+    Index("ix_builds_changed_wall", "changed_wall"),
 )
 attempts = Table(
     "attempts",
@@ -92,6 +95,7 @@ attempts = Table(
     Column("failure", String, nullable=False),
     Column("seconds", Float, nullable=False),
     Column("changed_wall", Float, nullable=False),
+    Index("ix_attempts_changed_wall", "changed_wall"),
 )
 action_cache = Table(
     "action_cache",
@@ -106,6 +110,8 @@ action_cache = Table(
     Column("module", String, nullable=False),
     Column("signature", LargeBinary, nullable=False),
     Column("stored_wall", Float, nullable=False),
+    Column("used_wall", Float, nullable=False),
+    Index("ix_action_cache_used_wall", "used_wall"),
 )
 jobs = Table(
     "jobs",
@@ -138,6 +144,8 @@ jobs = Table(
     Column("ended_wall", Float),
     Column("forget_wall", Float, nullable=False),
     Column("changed_wall", Float, nullable=False),
+    Column("not_before_wall", Float),
+    Column("variants", String, nullable=False),
 )
 run_attempts = Table(
     "run_attempts",
@@ -162,6 +170,12 @@ accounts = Table(
     Column("account", String, primary_key=True),
     Column("usage_s", Float, nullable=False),
     Column("usage_wall", Float, nullable=False),
+    Column("max_held", Integer),
+    Column("max_queued", Integer),
+    Column("budget_s", Float),
+    Column("window_s", Float),
+    Column("window_wall", Float),
+    Column("window_used_s", Float, nullable=False),
 )
 notes = Table(
     "events",
@@ -172,4 +186,5 @@ notes = Table(
     Column("subject", String, nullable=False),
     Column("text", String, nullable=False),
     Column("actor", String, nullable=False),
+    Column("account", String, nullable=False),
 )

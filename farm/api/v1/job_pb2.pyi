@@ -35,6 +35,8 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_BUILDING: _JobState.ValueType  # 3
     JOB_STATE_RUNNING: _JobState.ValueType  # 4
     JOB_STATE_TERMINAL: _JobState.ValueType  # 5
+    JOB_STATE_DELAYED: _JobState.ValueType  # 6
+    """The farm failed it; it is queued again after a while."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper): ...
 
@@ -45,6 +47,8 @@ JOB_STATE_QUEUED: JobState.ValueType  # 2
 JOB_STATE_BUILDING: JobState.ValueType  # 3
 JOB_STATE_RUNNING: JobState.ValueType  # 4
 JOB_STATE_TERMINAL: JobState.ValueType  # 5
+JOB_STATE_DELAYED: JobState.ValueType  # 6
+"""The farm failed it; it is queued again after a while."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 class _Outcome:

@@ -42,7 +42,13 @@ from farm.rpc.blobs import upload_aio
 from farm.target import Target
 
 FAST = Limits(
-    heartbeat_s=0.1, suspect_s=0.6, offline_s=1.2, prepare_s=5.0, clean_s=2.0, attempt_s=20.0
+    heartbeat_s=0.1,
+    suspect_s=0.6,
+    offline_s=1.2,
+    prepare_s=5.0,
+    clean_s=2.0,
+    attempt_s=20.0,
+    backoff_s=0.05,
 )
 X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
 ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu=generic"

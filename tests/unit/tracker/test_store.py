@@ -28,7 +28,6 @@ from farm_tracker.store import Store, StoredChanges
 
 from farm.core.digest import digest_of
 from farm.core.ids import AgentId, DeviceId, Epoch, LeaseId
-from farm.errors import InfrastructureError
 from farm.target import Selector
 
 AGENT = Agent(
@@ -176,15 +175,6 @@ def test_store_is_in_wal_mode_with_full_synchronisation(path):
         ]
     store.close()
     assert pragmas == ["wal", 2]
-
-
-def test_store_of_another_schema_is_refused(path):
-    write(path)
-    with sqlite3.connect(path) as connection:
-        connection.execute("update meta set value = '99' where name = 'schema'")
-    connection.close()
-    with pytest.raises(InfrastructureError, match="schema 99"):
-        Store(path)
 
 
 def test_store_forgets_agents_that_are_gone(path):

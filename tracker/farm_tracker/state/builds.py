@@ -23,6 +23,7 @@ from farm.errors import (
     TimeLimit,
     error_class,
 )
+from farm_tracker.state.backoff import delay_s
 from farm_tracker.state.commands import JobEnded, UnitChanged
 from farm_tracker.state.model import Agent, Observed
 from farm_tracker.state.table import ATTEMPT, JOB, UNIT, Trigger, follow
@@ -188,7 +189,13 @@ def assign(draft: Draft) -> None:
 
 
 def expire_unit(draft: Draft, unit: BuildUnit) -> None:
-    """Give up on a unit that no agent took in time."""
+    """Queue a unit that waited long enough after a failure; give up on one that no agent took in time."""
+    if unit.state is UnitState.DELAYED:
+        queued = follow(UNIT, unit.state, Trigger.ENQUEUE, f"unit {unit.unit_id}")
+        until = draft.now + draft.limits.unit_wait_s
+        draft.units[unit.unit_id] = replace(unit, state=queued, wait_until=until)
+        draft.families[unit.spec.family] = None
+        return
     error = InfrastructureError(
         f"{unit.spec.symbol}: no agent that builds {unit.spec.family} was free for "
         f"{draft.limits.unit_wait_s:g} s; build again later"
@@ -279,7 +286,7 @@ def _end_attempt(
 def _fail(draft: Draft, unit: BuildUnit, failure: Failure) -> None:
     unit = replace(unit, attempt_id=None)
     if issubclass(error_class(failure.code), InfrastructureError) and unit.infra_left > 0:
-        _retry(draft, replace(unit, infra_left=unit.infra_left - 1))
+        _delay(draft, replace(unit, infra_left=unit.infra_left - 1))
     else:
         _settle(draft, unit, Trigger.FAIL, failure=failure)
 
@@ -295,6 +302,21 @@ def _retry(draft: Draft, unit: BuildUnit) -> None:
     draft.units[unit.unit_id] = queued
     draft.families[unit.spec.family] = None
     draft.commands.append(UnitChanged(queued, unit.job_ids))
+
+
+def _delay(draft: Draft, unit: BuildUnit) -> None:
+    """Let a unit that the farm failed wait a while before it is queued again."""
+    failures = draft.limits.infra_budget - unit.infra_left
+    subject = f"{unit.unit_id}.{unit.tries}"
+    delayed = replace(
+        unit,
+        state=follow(UNIT, unit.state, Trigger.DELAY, f"unit {unit.unit_id}"),
+        attempt_id=None,
+        agent_id=None,
+        not_before=draft.now + delay_s(draft.limits, failures, subject),
+    )
+    draft.units[unit.unit_id] = delayed
+    draft.commands.append(UnitChanged(delayed, unit.job_ids))
 
 
 def _settle(

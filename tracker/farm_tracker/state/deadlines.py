@@ -5,7 +5,7 @@ Owns: the deadline of each entity in each state. Does not own: what happens then
 Invariant: every state that is not a resting state has a deadline, of its own or of what it is bound to: a held device
 and the running attempt of a job end with their lease, a RUNNING job with its attempt, an attempt that ended is kept
 as long as its job. Resting are: a device that is IDLE, or CLEANING and known to be BAD; an agent that is OFFLINE and
-still owns devices; an account that holds or waits for something.
+still owns devices; an account that holds or waits for something, or has limits of its own, outside its window.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from farm_tracker.state.state import State
 
 FORGOTTEN = "FORGOTTEN"
+REOPENED = "REOPENED"
 BAD = "CLEANING, BAD"
 
 Entity = Agent | Device | Lease | BuildJob | BuildUnit | Attempt | RunJob | Account
@@ -131,6 +132,8 @@ def _of_unit(unit: BuildUnit) -> Deadline | None:
     match unit.state:
         case UnitState.QUEUED:
             return Deadline(unit.wait_until, UnitState.FAILED)
+        case UnitState.DELAYED:
+            return Deadline(unit.not_before, UnitState.QUEUED)
         case UnitState.BUILDING:
             return None  # ends with its attempt, which has one
         case _:
@@ -144,6 +147,10 @@ def _of_run(job: RunJob) -> Deadline | None:
         case RunState.QUEUED | RunState.SUBMITTED:
             at = min(job.queue_until, job.unwatched_until or job.queue_until)
             return Deadline(at, RunState.TERMINAL)
+        case RunState.DELAYED:
+            if job.unwatched_until is not None and job.unwatched_until < job.not_before:
+                return Deadline(job.unwatched_until, RunState.TERMINAL)
+            return Deadline(job.not_before, RunState.QUEUED)
         case RunState.RUNNING if job.unwatched_until is not None:
             return Deadline(job.unwatched_until, RunState.TERMINAL)
         case RunState.RUNNING:
@@ -151,6 +158,9 @@ def _of_run(job: RunJob) -> Deadline | None:
 
 
 def _of_account(account: Account, limits: Limits) -> Deadline | None:
+    end = account.window_end()
+    if end is not None:
+        return Deadline(end, REOPENED)
     if not account.is_idle():
         return None
     return Deadline(account.usage_at + FORGET_AFTER_HALF_LIVES * limits.half_life_s, FORGOTTEN)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from farm.core.digest import Digest
     from farm.core.ids import AgentId, AttemptId, Epoch, JobId, LeaseId
     from farm.target import Selector
+    from farm_tracker.state.account import AccountLimits
     from farm_tracker.state.model import Admin, Description, Health, Use
     from farm_tracker.state.work import Failure, Module, UnitId, UnitSpec
 
@@ -207,6 +208,15 @@ class AdminSet:
     actor: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AccountLimited:
+    """People let an account have more or less than it had."""
+
+    account: str
+    limits: AccountLimits
+    actor: str = ""
+
+
 Event = (
     Tick
     | AgentReported
@@ -222,5 +232,6 @@ Event = (
     | JobCancelled
     | JobWatched
     | AdminSet
+    | AccountLimited
 )
 """Everything that `step` takes. Whoever drives the core (the tracker, a simulation) makes these and nothing else."""

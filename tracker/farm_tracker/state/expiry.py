@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from farm_tracker.state import admin, agents, builds, jobs, leases
+from farm_tracker.state import admin, agents, builds, jobs, leases, scheduling
 from farm_tracker.state.account import Account
 from farm_tracker.state.agents import UNKILLABLE
 from farm_tracker.state.deadlines import BAD, FORGOTTEN, deadline_of
@@ -52,14 +52,14 @@ def _pass(draft: Draft, entity: Entity, deadline: Deadline) -> None:
         case Attempt():
             builds.lose(draft, entity, f"agent {entity.agent_id} never told its outcome")
         case BuildUnit():
-            assert entity.state is UnitState.QUEUED
+            assert entity.state in (UnitState.QUEUED, UnitState.DELAYED)
             builds.expire_unit(draft, entity)
         case BuildJob():
             builds.expire_job(draft, entity)
         case RunJob():
             jobs.expire(draft, entity)
         case Account():
-            raise AssertionError("an account has no other deadline than being forgotten")
+            scheduling.reopen(draft, entity)
 
 
 def _forget(draft: Draft, overlay: Overlay[str, Entity], key: str, entity: Entity) -> None:

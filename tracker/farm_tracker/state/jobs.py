@@ -26,6 +26,7 @@ from farm.errors import (
     error_class,
 )
 from farm_tracker.state import leases, scheduling
+from farm_tracker.state.backoff import delay_s
 from farm_tracker.state.builds import as_failure
 from farm_tracker.state.commands import JobAccepted, JobChanged
 from farm_tracker.state.model import MAX_TERM_S, POISON_DEVICES, Device, Lease
@@ -35,6 +36,7 @@ from farm_tracker.state.run import (
     RunAttempt,
     RunAttemptState,
     RunJob,
+    RunState,
     Verdict,
 )
 from farm_tracker.state.table import RUN, RUN_ATTEMPT, Trigger, follow, told
@@ -70,8 +72,9 @@ def submit(draft: Draft, event: JobSubmitted) -> None:
         raise InvalidInput(f"job {event.job_id}: exists already; use a fresh id")
     if not event.wait_for_device:
         leases.check_can_serve(draft, event.selector)
-    waiting = scheduling.account(draft, event.account).queued
-    if waiting >= draft.limits.account_queued:
+    known_account = scheduling.account(draft, event.account)
+    waiting = known_account.queued
+    if waiting >= known_account.max_queued(draft.limits):
         raise QuotaExceeded(
             f"account {event.account}: {waiting} requests wait already, its limit; wait until some end"
         )
@@ -142,9 +145,12 @@ def watch(draft: Draft, event: JobWatched) -> None:
 
 
 def expire(draft: Draft, job: RunJob) -> None:
-    """End a job that nobody waits for any more, or that waited too long."""
+    """Queue a job that waited long enough after a failure; end one that nobody waits for, or that waited too long."""
     if job.unwatched_until is not None and job.unwatched_until <= draft.now:
         _give_up(draft, job, "cancelled, since nobody waits for it any more", "")
+        return
+    if job.state is RunState.DELAYED:
+        _queue_again(draft, _moved(draft, job, Trigger.ENQUEUE, "waited after a failure"))
         return
     limit = f"{job.queue_limit_s:g} s"
     if job.attempt_ids:
@@ -283,7 +289,7 @@ def _fail(draft: Draft, job: RunJob, attempt: RunAttempt, failure: Failure) -> N
         leases.end(draft, lease, Trigger.RELEASE, "its run failed")
     shunned = _with(job.shunned, attempt)
     if job.infra_left > 0:
-        _retry(draft, replace(job, infra_left=job.infra_left - 1, shunned=shunned), failure)
+        _delay(draft, replace(job, infra_left=job.infra_left - 1, shunned=shunned), failure)
     else:
         _end(draft, job, Trigger.FAIL, Outcome.INFRA_FAILED, failure=failure)
 
@@ -309,11 +315,25 @@ def _lose(draft: Draft, job: RunJob, attempt: RunAttempt, cause: str) -> None:
 
 def _retry(draft: Draft, job: RunJob, failure: Failure) -> None:
     """Queue a job again, in its old place."""
-    queued = _moved(draft, job, Trigger.RETRY, failure.message)
-    queued = replace(queued, attempt_id=None, queue_until=draft.now + job.queue_limit_s)
+    _queue_again(draft, _moved(draft, job, Trigger.RETRY, failure.message))
+    draft.note("job.retried", job.job_id, failure.message)
+
+
+def _queue_again(draft: Draft, job: RunJob) -> None:
+    queued = replace(job, attempt_id=None, queue_until=draft.now + job.queue_limit_s)
     draft.run_jobs[job.job_id] = queued
     scheduling.join(draft, queued)
-    draft.note("job.retried", job.job_id, failure.message)
+    draft.commands.append(JobChanged(job.job_id))
+
+
+def _delay(draft: Draft, job: RunJob, failure: Failure) -> None:
+    """Let a job that the farm failed wait a while before it is queued again."""
+    failures = draft.limits.infra_budget - job.infra_left
+    wait_s = delay_s(draft.limits, failures, job.attempt_ids[-1])
+    delayed = _moved(draft, job, Trigger.DELAY, failure.message)
+    delayed = replace(delayed, attempt_id=None, not_before=draft.now + wait_s)
+    draft.run_jobs[job.job_id] = delayed
+    draft.note("job.retried", job.job_id, f"in {wait_s:.1f} s: {failure.message}")
     draft.commands.append(JobChanged(job.job_id))
 
 

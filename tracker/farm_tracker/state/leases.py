@@ -220,11 +220,9 @@ def _check_interactive(lease: Lease) -> None:
 
 def _busy(draft: Draft, lease: Lease) -> DeviceBusy:
     selector = lease.selector
-    if scheduling.is_at_limit(draft, lease.account):
-        return DeviceBusy(
-            f"account {lease.account}: it holds {draft.limits.account_held} devices, its limit; "
-            "release one"
-        )
+    limit = scheduling.limit_reached(draft, lease.account)
+    if limit:
+        return DeviceBusy(f"{limit}; wait, release one or ask for more (`farm account`)")
     fitting = [it for it in draft.devices.values() if draft.fits(selector, it)]
     shown = ", ".join(f"{d.device_id} ({d.situation})" for d in fitting[:NEAREST])
     more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""

@@ -104,7 +104,8 @@ class Limits:
     """Every length of time and count that the core decides by. Times are in seconds.
 
     A user's fault has no budget: it is never tried again. `account_held` counts devices at once, `account_queued`
-    what waits; both for each account.
+    what waits; both for each account. `backoff_s` is what is waited at most before the first try after a failure of the
+    farm, and doubles with each further one up to `backoff_ceiling_s`.
     """
 
     heartbeat_s: float = 1.0
@@ -118,6 +119,8 @@ class Limits:
     job_s: float = 3600.0
     retain_s: float = 600.0
     infra_budget: int = 2
+    backoff_s: float = 1.0
+    backoff_ceiling_s: float = 60.0
     lost_budget: int = 2
     run_setup_s: float = 60.0
     unwatched_s: float = 60.0

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of the farm's diary. `at` is on the tracker's clock; an empty actor is the farm itself."""
+    """One line of the farm's diary. `at` is on the tracker's clock; an empty actor is the farm itself.
+
+    `account` is whose lease or job it is about; empty for what is nobody's.
+    """
 
     number: int
     at: float
@@ -20,3 +23,4 @@ class Note:
     subject: str
     text: str
     actor: str = ""
+    account: str = ""

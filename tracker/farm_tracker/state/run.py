@@ -25,6 +25,7 @@ class RunState(StrEnum):
 
     SUBMITTED = "SUBMITTED"
     QUEUED = "QUEUED"
+    DELAYED = "DELAYED"
     RUNNING = "RUNNING"
     TERMINAL = "TERMINAL"
 
@@ -70,6 +71,15 @@ class LogPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run what a job wants: a device that runs targets of the family and provides all that is required."""
+
+    target: str
+    family: str
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunJob:
     """One request to run something once. Points in time are on the tracker's clock.
 
@@ -104,6 +114,8 @@ class RunJob:
     log_bytes: int = 0
     watchers: int = 0
     unwatched_until: float | None = None
+    not_before: float = 0.0
+    variants: tuple[Variant, ...] = ()
     ended_at: float | None = None
     forget_at: float = 0.0
     story: tuple[str, ...] = ()

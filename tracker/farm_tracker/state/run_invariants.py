@@ -23,7 +23,7 @@ from farm_tracker.state.run import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from farm_tracker.state.model import Lease
+    from farm_tracker.state.model import Lease, Limits
     from farm_tracker.state.run import RunAttempt
     from farm_tracker.state.state import State
 
@@ -105,7 +105,7 @@ def offers(state: State) -> Iterator[str]:
     """Check that nobody waits beside a device that it may have, and the index of what matches."""
     for key, entity in _waiting(state).items():
         known = state.accounts.get(entity.account)
-        if known is not None and known.held >= state.limits.account_held:
+        if known is not None and _may_be_passed_over(known, state.limits):
             continue
         for device_id in state.free_devices:
             if entity.selector.matches(state.devices[device_id].labels):
@@ -114,6 +114,14 @@ def offers(state: State) -> Iterator[str]:
         matching = {k for k, it in state.devices.items() if selector.matches(it.labels)}
         if matching != set(found):
             yield f"selector {selector}: matches {sorted(matching)}, index has {sorted(found)}"
+
+
+def _may_be_passed_over(account: Account, limits: Limits) -> bool:
+    """Tell whether a limit may keep an account waiting; what it holds uses its budget up as time passes."""
+    budget_s = account.limits.device_s
+    is_short = budget_s is not None and account.window_at is not None
+    is_short = is_short and (account.held > 0 or account.window_used_s >= (budget_s or 0.0))
+    return account.held >= account.max_held(limits) or is_short
 
 
 def _waiting(state: State) -> dict[str, Lease | RunJob]:
@@ -137,6 +145,10 @@ def accounts(state: State) -> Iterator[str]:
         sums_agree = math.isclose(has.held_since_s, want.held_since_s, abs_tol=USED_S)
         if has.held != want.held or has.queued != queued.get(name, 0) or not sums_agree:
             yield f"account {name}: {has}, but holds {want.held} and waits for {queued.get(name, 0)}"
+        if has.limits.device_s is None and has.window_at is not None:
+            yield f"account {name}: a window without a budget ({has})"
+        if has.limits.device_s is not None and has.held and has.window_at is None:
+            yield f"account {name}: holds devices outside a window ({has})"
         if has.usage_s < 0:
             yield f"account {name}: used {has.usage_s} s"
 

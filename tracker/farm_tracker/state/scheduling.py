@@ -5,7 +5,8 @@ Does not own: granting (`leases`, `jobs`).
 
 Invariant: among what may be served by a device the highest priority goes first; within it the account that has had
 the least device-seconds (faded by half every half-life, what it holds now included); within it who waited longest.
-A job goes last for a device that failed it before. An account that holds as many devices as it may is passed over.
+A job goes last for a device that failed it before. An account that holds as many devices as it may, or has used its
+budget of device-seconds, is passed over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from farm_tracker.state.run import RunJob
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from farm_tracker.state.events import AccountLimited
     from farm_tracker.state.model import Device, Lease
     from farm_tracker.state.queue import Entry
     from farm_tracker.state.state import Draft
@@ -53,16 +55,32 @@ def take(draft: Draft, name: str) -> None:
 def give_back(draft: Draft, lease: Lease) -> None:
     """Charge an account for a lease that ended; what it waits for may come into question again."""
     known = account(draft, lease.account)
-    if known.held >= draft.limits.account_held:
+    if known.held >= known.max_held(draft.limits):
         draft.unblocked[lease.account] = None
     draft.accounts[lease.account] = known.gave_back(
         lease.granted_at, draft.now, draft.limits.half_life_s
     )
 
 
-def is_at_limit(draft: Draft, name: str) -> bool:
-    """Tell whether an account holds as many devices as it may."""
-    return account(draft, name).held >= draft.limits.account_held
+def limit_reached(draft: Draft, name: str) -> str:
+    """Return which limit keeps an account from getting one more device now; empty: none."""
+    return account(draft, name).limit_reached(draft.now, draft.limits)
+
+
+def limit(draft: Draft, event: AccountLimited) -> None:
+    """Change what people let an account have; what it holds stays."""
+    limits = event.limits
+    known = account(draft, event.account)
+    if limits != known.limits:
+        draft.accounts[event.account] = known.limited(limits, draft.now)
+        draft.unblocked[event.account] = None
+        draft.note("account.limited", event.account, str(limits), event.actor)
+
+
+def reopen(draft: Draft, known: Account) -> None:
+    """End an account's window; what it waits for may come into question again."""
+    draft.accounts[known.name] = known.without_window(draft.now)
+    draft.unblocked[known.name] = None
 
 
 def rank(draft: Draft, entity: Lease | RunJob, device: Device | None = None) -> Rank:
@@ -84,7 +102,7 @@ def choose(draft: Draft, device: Device) -> Lease | RunJob | None:
     best: Lease | RunJob | None = None
     best_rank: Rank | None = None
     for entity in _heads(draft, device):
-        if is_at_limit(draft, entity.account):
+        if limit_reached(draft, entity.account):
             continue
         its_rank = rank(draft, entity, device)
         if best_rank is None or its_rank < best_rank:
@@ -94,7 +112,7 @@ def choose(draft: Draft, device: Device) -> Lease | RunJob | None:
 
 def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
     """Return a free device that something may have at once, rather one that did not fail it."""
-    if is_at_limit(draft, entity.account):
+    if limit_reached(draft, entity.account):
         return None
     shunned = entity.shunned if isinstance(entity, RunJob) else ()
     second: Device | None = None
@@ -130,19 +148,26 @@ def _heads(draft: Draft, device: Device) -> Iterator[Lease | RunJob]:
         if not is_known and not selector.matches(device.labels):
             continue
         for line in groups.values():
-            head = _first(draft, line)
-            if head is not None:
-                yield head
+            yield from _first(draft, line, device)
     for key in draft.joined:
         joined = draft.waiting(key)
         if joined is not None and draft.fits(joined.selector, device, known):
             yield joined
 
 
-def _first(draft: Draft, line: list[Entry]) -> Lease | RunJob | None:
-    """Return the first of a group that still waits; those that left in this step are few."""
+def _first(draft: Draft, line: list[Entry], device: Device) -> Iterator[Lease | RunJob]:
+    """Yield the first of a group that still waits, and, if the device failed it before, the first that it did not.
+
+    Those that left in this step are few, and so are those that the device failed.
+    """
+    found = False
     for _, key in line:
         entity = draft.waiting(key)
-        if entity is not None:
-            return entity
-    return None
+        if entity is None:
+            continue
+        is_shunned = isinstance(entity, RunJob) and device.device_id in entity.shunned
+        if not (found and is_shunned):
+            yield entity
+        if not is_shunned:
+            return
+        found = True

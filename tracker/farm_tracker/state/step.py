@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farm_tracker.state import admin, agents, builds, expiry, jobs, leases, offers
+from farm_tracker.state import admin, agents, builds, expiry, jobs, leases, offers, scheduling
 from farm_tracker.state.commands import BuildOrder, PushDesired, RunOrder
 from farm_tracker.state.events import (
+    AccountLimited,
     AdminSet,
     AgentDisconnected,
     AgentReported,
@@ -86,6 +87,8 @@ def _handle(draft: Draft, event: Event) -> None:
             _handle_job(draft, event)
         case AdminSet():
             admin.wish(draft, event)
+        case AccountLimited():
+            scheduling.limit(draft, event)
         case Tick():
             pass
 

@@ -41,6 +41,7 @@ class Trigger(StrEnum):
     SUCCEED = "SUCCEED"
     FAIL = "FAIL"
     RETRY = "RETRY"
+    DELAY = "DELAY"
     CANCEL = "CANCEL"
     SUPERSEDE = "SUPERSEDE"
     ENABLE = "ENABLE"
@@ -123,6 +124,9 @@ UNIT: Mapping[tuple[UnitState, Trigger], UnitState] = {
     (UnitState.BUILDING, Trigger.SUCCEED): UnitState.DONE,
     (UnitState.BUILDING, Trigger.FAIL): UnitState.FAILED,
     (UnitState.BUILDING, Trigger.RETRY): UnitState.QUEUED,
+    (UnitState.BUILDING, Trigger.DELAY): UnitState.DELAYED,
+    (UnitState.DELAYED, Trigger.ENQUEUE): UnitState.QUEUED,
+    (UnitState.DELAYED, Trigger.CANCEL): UnitState.CANCELLED,
     (UnitState.BUILDING, Trigger.CANCEL): UnitState.CANCELLED,
 }
 
@@ -144,6 +148,9 @@ RUN: Mapping[tuple[RunState, Trigger], RunState] = {
     (RunState.RUNNING, Trigger.FAIL): RunState.TERMINAL,
     (RunState.RUNNING, Trigger.CANCEL): RunState.TERMINAL,
     (RunState.RUNNING, Trigger.RETRY): RunState.QUEUED,
+    (RunState.RUNNING, Trigger.DELAY): RunState.DELAYED,
+    (RunState.DELAYED, Trigger.ENQUEUE): RunState.QUEUED,
+    (RunState.DELAYED, Trigger.CANCEL): RunState.TERMINAL,
 }
 
 RUN_ATTEMPT: Mapping[tuple[RunAttemptState, Trigger], RunAttemptState] = {

@@ -53,6 +53,11 @@ def explain(state: State, job: RunJob, now: float) -> Explanation:
             return Explanation(f"ended: {job.outcome}{verdict}{cause}")
         case RunState.RUNNING:
             return _running(state, job, now)
+        case RunState.DELAYED:
+            left_s = max(0.0, job.not_before - now)
+            failure = state.run_attempts[job.attempt_ids[-1]].failure
+            cause = failure.message if failure else "the farm failed it"
+            return Explanation(f"waits {left_s:.1f} s before it is tried again: {cause}")
         case _:
             return _waiting(state, job, now)
 
@@ -97,9 +102,9 @@ def _waiting(state: State, job: RunJob, now: float) -> Explanation:
         which = f"{first.device_id} ({first.situation})"
         reason = f"all {len(fitting)} devices that match are out of service, such as {which}"
         return Explanation(reason, place, devices=_plain(devices))
-    if scheduling.is_at_limit(Draft(state, now), job.account):
-        reason = f"account {job.account} holds {state.limits.account_held} devices, its limit"
-        return Explanation(reason, place, devices=_plain(devices))
+    limit = scheduling.limit_reached(Draft(state, now), job.account)
+    if limit:
+        return Explanation(limit, place, devices=_plain(devices))
     count = f"{len(able)} devices that match are" if len(able) > 1 else "the device that matches is"
     estimate_s = _estimate_s(state, job, able, place, now)
     return Explanation(f"{count} in use; {ahead}", place, estimate_s, _plain(devices))

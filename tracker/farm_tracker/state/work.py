@@ -43,6 +43,7 @@ class UnitState(StrEnum):
     """How far one unit is."""
 
     QUEUED = "QUEUED"
+    DELAYED = "DELAYED"
     BUILDING = "BUILDING"
     DONE = "DONE"
     FAILED = "FAILED"
@@ -61,7 +62,7 @@ class AttemptState(StrEnum):
 
 
 OPEN_JOBS = frozenset({JobState.SUBMITTED, JobState.QUEUED, JobState.BUILDING})
-OPEN_UNITS = frozenset({UnitState.QUEUED, UnitState.BUILDING})
+OPEN_UNITS = frozenset({UnitState.QUEUED, UnitState.DELAYED, UnitState.BUILDING})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -144,6 +145,7 @@ class BuildUnit:
     failure: Failure | None = None
     seconds: float = 0.0
     tries: int = 0
+    not_before: float = 0.0
     forget_at: float = 0.0
 
     @property

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from farm_tracker import adopting
-from farm_tracker.state.account import Account
+from farm_tracker.state.account import Account, AccountLimits
 from farm_tracker.state.model import (
     Admin,
     Agent,
@@ -24,6 +24,7 @@ from farm_tracker.state.run import (
     RunAttemptState,
     RunJob,
     RunState,
+    Variant,
     Verdict,
 )
 from farm_tracker.state.state import Changes, State
@@ -57,6 +58,8 @@ JOB = RunJob(
     log=(LogPart("j.1", digest_of(b"log")), LogPart("j.2", None)),
     log_bytes=3,
     watchers=2,
+    not_before=99.0,
+    variants=(Variant("ea -config=ea16", "ea", ("ea:1", "arch:arm")), Variant("t", "f", ())),
 )
 LOST = RunAttempt(
     "j.1",
@@ -116,7 +119,15 @@ DEVICE = Device(
     admin_until=400.0,
 )
 AGENT = Agent("a", "p1", "1", (), 0, "ray", "here", ("d",))
-ACCOUNT = Account("alice", 12.5, 95.0, held=1, held_since_s=96.0)
+LIMITS = AccountLimits(held=3, device_s=40.0, window_s=100.0)
+ACCOUNT = Account(
+    *("alice", 12.5, 95.0),
+    held=1,
+    held_since_s=96.0,
+    limits=LIMITS,
+    window_at=91.0,
+    window_used_s=2.5,
+)
 
 
 def everything() -> StoredChanges:
@@ -127,7 +138,7 @@ def everything() -> StoredChanges:
         run_jobs={"j": JOB, "old": ENDED},
         run_attempts={"j.1": LOST, "j.2": RUNNING, "old.1": DONE},
         accounts={"alice": ACCOUNT},
-        notes=[Note(1, 90.0, "job.submitted", "j", "for arch=arm", "alice")],
+        notes=[Note(1, 90.0, "job.submitted", "j", "for arch=arm", "olga", "alice")],
     )
     return StoredChanges(changes, {})
 
@@ -154,12 +165,18 @@ def test_store_gives_back_jobs_and_attempts_on_the_new_clock(reopened):
     shift = 5.0 - 120.0  # what was at 120 s of the old clock is at 5 s of the new
     ended, job = loaded.run_jobs
     assert replace(job, story=()) == replace(
-        JOB, watchers=0, queued_at=90.0 + shift, queue_until=150.0 + shift, forget_at=shift
+        JOB,
+        watchers=0,
+        queued_at=90.0 + shift,
+        queue_until=150.0 + shift,
+        forget_at=shift,
+        not_before=99.0 + shift,
     )
     assert replace(ended, story=()) == replace(
         ENDED,
         watchers=0,
         queued_at=70.0 + shift,
+        not_before=99.0 + shift,
         queue_until=150.0 + shift,
         ended_at=80.0 + shift,
         forget_at=86_480.0 + shift,
@@ -169,8 +186,10 @@ def test_store_gives_back_jobs_and_attempts_on_the_new_clock(reopened):
         "j.2": replace(RUNNING, started_at=96.0 + shift),
         "old.1": replace(DONE, started_at=96.0 + shift, ended_at=80.0 + shift),
     }
-    assert loaded.accounts == (Account("alice", 12.5, 95.0 + shift),)
-    assert loaded.notes == (Note(1, 90.0 + shift, "job.submitted", "j", "for arch=arm", "alice"),)
+    assert loaded.accounts == (
+        replace(ACCOUNT, usage_at=95.0 + shift, held=0, held_since_s=0.0, window_at=91.0 + shift),
+    )
+    assert loaded.notes == (replace(everything().changes.notes[0], at=90.0 + shift),)
     (lease,) = loaded.leases
     assert (lease.job_id, lease.account, lease.priority) == ("j", "alice", -3)
     assert (lease.queued_at, lease.granted_at) == (90.0 + shift, 96.0 + shift)

@@ -130,7 +130,8 @@ class World:
             self.device(it, Use.LEASED if it in held else Use.IDLE, held.get(it, 0))
             for it in device_ids or ("dev0",)
         )
-        self.happen(self.agent(agent_id, devices=devices, **options))
+        after = options.pop("after", 0.0)
+        self.happen(self.agent(agent_id, devices=devices, **options), after=after)
 
     def run_job(self, job_id: str = "j") -> RunJob:
         return self.state.run_jobs[JobId(job_id)]

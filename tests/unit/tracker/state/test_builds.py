@@ -135,6 +135,8 @@ def test_build_failure_is_retried_only_if_the_farm_failed(world, cls):
     world.happen(world.submit("j", world.spec("a")))
     world.happen(world.agent(builds=X86, attempts=(world.failed("j-u0.1", cls.code),)))
     farm_failed = issubclass(cls, InfrastructureError)
+    assert units(world) == {"j-u0": "DELAYED" if farm_failed else "FAILED"}
+    world.happen(world.agent(builds=X86), after=1.0)
     assert units(world) == {"j-u0": "BUILDING" if farm_failed else "FAILED"}
     assert world.state.units["j-u0"].infra_left == (1 if farm_failed else 2)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from farm_tracker.state.commands import GrantLease, JobAccepted, JobChanged, PushDesired, RunOrder
 from farm_tracker.state.events import (
@@ -13,6 +15,7 @@ from farm_tracker.state.events import (
 )
 from farm_tracker.state.jobs import USER_FAULTS
 from farm_tracker.state.model import Use
+from farm_tracker.state.why import explain
 
 from farm.core.digest import digest_of
 from farm.errors import InvalidInput, NobodyCanServe, QuotaExceeded, all_errors
@@ -82,6 +85,7 @@ def test_job_error_of_the_work_is_a_verdict_and_of_the_farm_a_retry(world, cls):
         assert world.tries() == [("dev0", "DONE")]
     else:
         state = "LOST" if cls.code == "DEVICE_LOST" else "INFRA_FAILED"
+        world.happen(Tick(), after=1.0)
         assert world.tries() == [("dev0", state), ("dev0", "RUNNING")]
         assert ended(world) == (None, None, None)
 
@@ -91,8 +95,44 @@ def test_job_that_the_farm_fails_too_often_is_infra_failed_without_a_verdict(wor
     world.happen(world.job())
     for number in (1, 2, 3):
         world.join(runs=(world.broke(f"j.{number}", "STORE_FULL", number),))
+        world.happen(Tick(), after=2.0)
     assert ended(world) == ("INFRA_FAILED", None, "STORE_FULL")
     assert world.tries() == [("dev0", "INFRA_FAILED")] * 3
+
+
+def test_job_that_the_farm_failed_waits_longer_each_time_and_says_so(world):
+    world.limit(infra_budget=8, backoff_s=2.0, backoff_ceiling_s=20.0)
+    world.limit(suspect_s=1e3, offline_s=1e4)
+    world.join()
+    world.happen(world.job())
+    waits = []
+    for number in range(1, 9):
+        world.join(runs=(world.broke(f"j.{number}", "STORE_FULL", number),))
+        job = world.run_job()
+        assert (job.state, job.attempt_id, len(world.state.queue)) == ("DELAYED", None, 0)
+        waits.append(job.not_before - world.now)
+        world.happen(Tick(), after=0.99 * waits[-1])
+        assert explain(world.state, world.run_job(), world.now).reason.endswith("tried again: m")
+        world.happen(Tick(), after=0.02 * waits[-1])
+        assert world.run_job().state == "RUNNING"
+    longest = [min(20.0, 2.0 * 2**index) for index in range(8)]
+    assert all(most / 2 <= it <= most for it, most in zip(waits, longest, strict=True))
+    assert len({it / most for it, most in zip(waits, longest, strict=True)}) == 8, "no jitter"
+
+
+@pytest.mark.parametrize("how", ["cancel", "unwatched"])
+def test_job_that_is_delayed_can_end(world, how):
+    world.limit(backoff_s=1e3, backoff_ceiling_s=1e3)
+    world.join()
+    world.happen(world.job(cancel_when_unwatched=how == "unwatched"))
+    world.join(runs=(world.broke("j.1", "STORE_FULL"),))
+    if how == "cancel":
+        world.happen(JobCancelled("j", "test"))
+    else:
+        world.state.limits = replace(world.state.limits, offline_s=1e4, suspect_s=1e3)
+        world.join()
+        world.join(after=61.0)
+    assert ended(world)[:2] == ("CANCELLED", None)
 
 
 def test_job_whose_agent_falls_silent_is_tried_elsewhere(world):
@@ -129,6 +169,7 @@ def test_job_goes_rather_to_a_device_that_did_not_fail_it(world):
     world.join("a", "dev0", "dev1")
     world.happen(world.job())
     world.join("a", "dev0", "dev1", runs=(world.broke("j.1", "INFRASTRUCTURE"),))
+    world.happen(Tick(), after=1.0)
     assert world.tries() == [("dev0", "INFRA_FAILED"), ("dev1", "RUNNING")]
 
 
@@ -309,6 +350,7 @@ def test_job_log_is_numbered_over_attempts_without_gap_or_repeat(world):
     assert JobChanged("j") not in world.commands
     failed = world.broke("j.1", "INFRASTRUCTURE", log=tuple(blobs[:2]))
     world.join("a", "dev0", runs=(failed,))
+    world.happen(Tick(), after=1.0)
     world.join("a", "dev0", runs=(world.passed("j.2", 2, log=tuple(blobs[2:])),))
     assert [(it.attempt_id, it.blob) for it in world.run_job().log] == [
         ("j.1", blobs[0]),

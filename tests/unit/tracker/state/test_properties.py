@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from farm_tracker.state import deadlines, step, violations
+from farm_tracker.state.account import NO_LIMITS, AccountLimits
 from farm_tracker.state.commands import (
     EndSession,
     GrantLease,
@@ -14,6 +15,7 @@ from farm_tracker.state.commands import (
     UnitChanged,
 )
 from farm_tracker.state.events import (
+    AccountLimited,
     AdminSet,
     AgentDisconnected,
     BuildCancelled,
@@ -59,6 +61,7 @@ class History(RuleBasedStateMachine):
         self.world.checks = False
         self.world.limit(retain_s=50.0, unit_wait_s=40.0, job_s=200.0)
         self.world.limit(job_retain_s=300.0, half_life_s=20.0, account_held=2, account_queued=6)
+        self.world.limit(backoff_s=4.0)
         self.count = 0
         self.instances = dict.fromkeys(AGENTS, 1)
         self.epochs = {}
@@ -68,6 +71,7 @@ class History(RuleBasedStateMachine):
         self.ends = {}
         self.keys = {}
         self.running = {}
+        self.accounts = {}
 
     def happen(self, event, after=0.0):
         self.world.now += after
@@ -285,6 +289,17 @@ class History(RuleBasedStateMachine):
     def set_admin(self, selector, admin, until_s):
         self.happen(AdminSet(Selector.parse(selector), admin, "test", until_s, "olga"))
 
+    @rule(
+        account=st.sampled_from(["local", "alice"]),
+        held=st.sampled_from([None, 0, 1, 3]),
+        queued=st.sampled_from([None, 0, 2]),
+        device_s=st.sampled_from([None, None, 0.0, 5.0, 40.0]),
+        window_s=st.sampled_from([10.0, 100.0]),
+    )
+    def limit_account(self, account, held, queued, device_s, window_s):
+        limits = AccountLimits(held, queued, device_s, window_s)
+        self.happen(AccountLimited(account, limits, "olga"))
+
     def some_lease(self, data):
         return data.draw(st.sampled_from(sorted(self.world.state.leases)))
 
@@ -340,6 +355,18 @@ class History(RuleBasedStateMachine):
         assert held == self.live
 
     @invariant()
+    def accounts_keep_their_limits(self):
+        """Nobody gets one more device while a limit is reached, whoever set it when."""
+        for name, account in self.world.state.accounts.items():
+            former = self.accounts.get(name)
+            if former is not None and account.held > former.held:
+                most = account.max_held(self.world.state.limits)
+                assert account.held <= most, f"{account} holds more than {most}"
+            spent_s = account.spent_s(self.world.now)
+            assert spent_s >= -1e-6, f"{account} spent {spent_s}"
+        self.accounts = dict(self.world.state.accounts)
+
+    @invariant()
     def budgets_are_kept(self):
         for unit in self.world.state.units.values():
             limits = self.world.state.limits
@@ -352,6 +379,8 @@ class History(RuleBasedStateMachine):
 
     def teardown(self):
         """Once everybody is silent, everything comes to an end and is forgotten."""
+        for name in list(self.world.state.accounts):
+            self.happen(AccountLimited(name, NO_LIMITS))
         for _ in range(12):
             self.happen(Tick(), 250.0)
             assert violations(self.world.state) == []

@@ -98,7 +98,7 @@ def test_account_at_its_limit_of_devices_is_passed_over_until_one_comes_back(wor
     world.happen(world.job("a1", account="alice", priority=9))
     assert world.run_job("a1").state == "QUEUED"
     assert world.state.devices["dev1"].is_free
-    with pytest.raises(DeviceBusy, match="account alice: it holds 1 devices"):
+    with pytest.raises(DeviceBusy, match="account alice holds 1 devices, its limit"):
         world.happen(replace(world.request("l", wait_s=0.0), account="alice"))
     world.happen(world.job("b0", account="bob"))
     assert world.tries("b0") == [("dev1", "RUNNING")]
@@ -137,7 +137,10 @@ def test_queue_keeps_a_retried_jobs_place(world):
     world.happen(world.job("b"), after=0.1)
     world.happen(world.job("c"), after=0.1)
     world.join(runs=(world.broke("a.1", "INFRASTRUCTURE"),))
-    assert holder_of(world) == "b", "a device goes last to the job that it failed"
+    assert holder_of(world) == "b"
+    world.happen(Tick(), after=1.0)
+    world.join(runs=(world.passed("b.1", 2),))
+    assert holder_of(world) == "c", "a device goes last to the job that it failed"
     world.happen(world.agent("other", devices=(world.device("dev1"),)))
     assert world.tries("a") == [("dev0", "INFRA_FAILED"), ("dev1", "RUNNING")]
 
