@@ -47,6 +47,7 @@ COMMANDS = {
     "resume": "farm.cli.drain:resume",
     "agent": "farm.cli.agent",
     "token": "farm.cli.token",
+    "account": "farm.cli.account",
     "connect": "farm.cli.token:connect",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"

@@ -8,7 +8,6 @@ Invariant: a secret is on standard output only, once, and only if it was made ju
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -16,24 +15,13 @@ import click
 from farm.cli.connection import connect as connect_to
 from farm.cli.connection import tracker_option
 from farm.cli.output import Output, output_option, table
+from farm.cli.spans import seconds
 from farm.cli.text import printable, when
 
 if TYPE_CHECKING:
     from farm.client.tokens import TokenInfo
 
 ROLES = ("user", "agent", "operator", "admin", "enrolment")
-_SPAN = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
-
-def _seconds(context: click.Context, param: click.Parameter, value: str | None) -> float:
-    """Return the seconds of a span: a number and s, m, h, d or w; 0 if it was left out."""
-    if value is None:
-        return 0.0
-    match = _SPAN.fullmatch(value)
-    if match is None:
-        raise click.BadParameter(f"{value[:40]!r} is no span; use one such as 12h or 30d")
-    return float(int(match["count"]) * _UNITS[match["unit"]])
 
 
 @click.group("token")
@@ -63,7 +51,7 @@ def command() -> None:
 @click.option(
     "--expires",
     "expires_s",
-    callback=_seconds,
+    callback=seconds,
     metavar="SPAN",
     help="When it ends, such as 12h or 30d.  [default: never; enrolment: 1h]",
 )

@@ -20,6 +20,7 @@ Examples
             print(module.time("layer", images, weights, repeat=20).median_s)
 """
 
+from farm.client.accounts import AccountInfo
 from farm.client.client import DEFAULT_ADDRESS, Client, connect, tracker_address
 from farm.client.info import AgentInfo, DeviceInfo, Timing
 from farm.client.job import (
@@ -40,6 +41,7 @@ from farm.client.session import RemoteFunction, RemoteModule, Session
 
 __all__ = [
     "DEFAULT_ADDRESS",
+    "AccountInfo",
     "AgentInfo",
     "AttemptInfo",
     "AttemptState",

@@ -22,6 +22,7 @@ from farm.artifact import Artifact
 from farm.building import Progress, Request, plan
 from farm.client import build as building
 from farm.client import run as running
+from farm.client.accounts import AccountCalls
 from farm.client.info import AgentInfo, DeviceInfo
 from farm.client.jobs import JobCalls
 from farm.client.operators import OperatorCalls
@@ -76,7 +77,7 @@ def connect(address: str | None = None) -> Client:
     return client
 
 
-class Client(JobCalls, OperatorCalls, TokenCalls):
+class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
     """A connection to a tracker; use it as a context manager. Threads may share it."""
 
     def __init__(self, address: str) -> None:

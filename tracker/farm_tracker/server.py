@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 import grpc
 
 from farm.api.v1 import (
+    account_pb2_grpc,
     admin_pb2_grpc,
     agent_pb2_grpc,
     blob_pb2_grpc,
@@ -40,6 +41,7 @@ from farm_tracker.cas import BlobStore
 from farm_tracker.identity.identity import Identity
 from farm_tracker.identity.tls import certificate_in
 from farm_tracker.jobs import Jobs
+from farm_tracker.service.account import AccountService
 from farm_tracker.service.admin import AdminService
 from farm_tracker.service.agent import AgentService
 from farm_tracker.service.blob import BlobService
@@ -192,6 +194,7 @@ def check_listen(address: str, *, tls: bool, insecure: bool) -> str:
 
 def _server(tracker: Tracker, blobs: BlobStore, identity: Identity) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[identity.guard], options=server_options())
+    account_pb2_grpc.add_AccountServiceServicer_to_server(AccountService(tracker), server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(tracker), server)
     jobs = Jobs(tracker, blobs)
     job_pb2_grpc.add_JobServiceServicer_to_server(JobService(jobs), server)

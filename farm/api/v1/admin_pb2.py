@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from farm.api.v1 import device_pb2 as farm_dot_api_dot_v1_dot_device__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/admin.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\"g\n\x0fSetAdminRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12!\n\x05\x61\x64min\x18\x02 \x01(\x0e\x32\x12.farm.api.v1.Admin\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07until_s\x18\x04 \x01(\x01\"8\n\x10SetAdminResponse\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Device\"\x85\x01\n\tHeldLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x05 \x01(\t\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x13\n\x0bremaining_s\x18\x07 \x01(\x01\"\x13\n\x11ListLeasesRequest\"<\n\x12ListLeasesResponse\x12&\n\x06leases\x18\x01 \x03(\x0b\x32\x16.farm.api.v1.HeldLease\".\n\rEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"c\n\tFarmEvent\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\n\n\x02\x61t\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x06 \x01(\t2\xe6\x01\n\x0c\x41\x64minService\x12G\n\x08SetAdmin\x12\x1c.farm.api.v1.SetAdminRequest\x1a\x1d.farm.api.v1.SetAdminResponse\x12M\n\nListLeases\x12\x1e.farm.api.v1.ListLeasesRequest\x1a\x1f.farm.api.v1.ListLeasesResponse\x12>\n\x06\x45vents\x12\x1a.farm.api.v1.EventsRequest\x1a\x16.farm.api.v1.FarmEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/admin.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\"g\n\x0fSetAdminRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12!\n\x05\x61\x64min\x18\x02 \x01(\x0e\x32\x12.farm.api.v1.Admin\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07until_s\x18\x04 \x01(\x01\"8\n\x10SetAdminResponse\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Device\"\x85\x01\n\tHeldLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x0e\n\x06holder\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x05 \x01(\t\x12\x0e\n\x06job_id\x18\x06 \x01(\t\x12\x13\n\x0bremaining_s\x18\x07 \x01(\x01\"6\n\x11ListLeasesRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x02 \x01(\t\"<\n\x12ListLeasesResponse\x12&\n\x06leases\x18\x01 \x03(\x0b\x32\x16.farm.api.v1.HeldLease\"Q\n\rEventsRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\x10\n\x08selector\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\"c\n\tFarmEvent\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\n\n\x02\x61t\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12\x0c\n\x04text\x18\x05 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x06 \x01(\t2\xe6\x01\n\x0c\x41\x64minService\x12G\n\x08SetAdmin\x12\x1c.farm.api.v1.SetAdminRequest\x1a\x1d.farm.api.v1.SetAdminResponse\x12M\n\nListLeases\x12\x1e.farm.api.v1.ListLeasesRequest\x1a\x1f.farm.api.v1.ListLeasesResponse\x12>\n\x06\x45vents\x12\x1a.farm.api.v1.EventsRequest\x1a\x16.farm.api.v1.FarmEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,13 +39,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELDLEASE']._serialized_start=230
   _globals['_HELDLEASE']._serialized_end=363
   _globals['_LISTLEASESREQUEST']._serialized_start=365
-  _globals['_LISTLEASESREQUEST']._serialized_end=384
-  _globals['_LISTLEASESRESPONSE']._serialized_start=386
-  _globals['_LISTLEASESRESPONSE']._serialized_end=446
-  _globals['_EVENTSREQUEST']._serialized_start=448
-  _globals['_EVENTSREQUEST']._serialized_end=494
-  _globals['_FARMEVENT']._serialized_start=496
-  _globals['_FARMEVENT']._serialized_end=595
-  _globals['_ADMINSERVICE']._serialized_start=598
-  _globals['_ADMINSERVICE']._serialized_end=828
+  _globals['_LISTLEASESREQUEST']._serialized_end=419
+  _globals['_LISTLEASESRESPONSE']._serialized_start=421
+  _globals['_LISTLEASESRESPONSE']._serialized_end=481
+  _globals['_EVENTSREQUEST']._serialized_start=483
+  _globals['_EVENTSREQUEST']._serialized_end=564
+  _globals['_FARMEVENT']._serialized_start=566
+  _globals['_FARMEVENT']._serialized_end=665
+  _globals['_ADMINSERVICE']._serialized_start=668
+  _globals['_ADMINSERVICE']._serialized_end=898
 # @@protoc_insertion_point(module_scope)

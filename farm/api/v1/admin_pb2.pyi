@@ -114,12 +114,20 @@ Global___HeldLease: _TypeAlias = HeldLease  # noqa: Y015
 class ListLeasesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    selector: _builtins.str
+    """Only of devices that match, as in ListDevicesRequest, and of this account; empty: all."""
+    account: _builtins.str
     def __init__(
         self,
+        *,
+        selector: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -151,18 +159,27 @@ class EventsRequest(_message.Message):
 
     AFTER_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """Only after this number; 0: all that are kept."""
     follow: _builtins.bool
+    selector: _builtins.str
+    """Of devices, their leases and their agents only those that match, as in ListDevicesRequest; of jobs, leases and
+    accounts only those of this account; empty: all.
+    """
+    account: _builtins.str
     def __init__(
         self,
         *,
         after: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        selector: _builtins.str = ...,
+        account: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "follow", b"follow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "after", b"after", "follow", b"follow", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61rm/api/v1/device.proto\x12\x0b\x66\x61rm.api.v1\"\xe4\x01\n\x11\x44\x65viceDescription\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\x12:\n\x06labels\x18\x03 \x03(\x0b\x32*.farm.api.v1.DeviceDescription.LabelsEntry\x12.\n\x0ctiming_class\x18\x04 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12\x10\n\x08provides\x18\x05 \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x96\x02\n\x06\x44\x65vice\x12\x33\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.farm.api.v1.DeviceDescription\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12!\n\x05\x61\x64min\x18\x03 \x01(\x0e\x32\x12.farm.api.v1.Admin\x12\'\n\x08observed\x18\x04 \x01(\x0e\x32\x15.farm.api.v1.Observed\x12#\n\x06health\x18\x05 \x01(\x0e\x32\x13.farm.api.v1.Health\x12\x14\n\x0chealth_cause\x18\x06 \x01(\t\x12\x1d\n\x03use\x18\x07 \x01(\x0e\x32\x10.farm.api.v1.Use\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x10\n\x08lease_id\x18\t \x01(\t\"&\n\x12ListDevicesRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\";\n\x13ListDevicesResponse\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Device\"\x87\x01\n\x05\x41gent\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\'\n\x08observed\x18\x02 \x01(\x0e\x32\x15.farm.api.v1.Observed\x12\x0e\n\x06\x62uilds\x18\x03 \x03(\t\x12\x12\n\ndevice_ids\x18\x04 \x03(\t\x12\x11\n\thosted_by\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\"\x13\n\x11ListAgentsRequest\"8\n\x12ListAgentsResponse\x12\"\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x12.farm.api.v1.Agent*\x82\x01\n\x05\x41\x64min\x12\x15\n\x11\x41\x44MIN_UNSPECIFIED\x10\x00\x12\x11\n\rADMIN_ENABLED\x10\x01\x12\x12\n\x0e\x41\x44MIN_DRAINING\x10\x02\x12\x11\n\rADMIN_DRAINED\x10\x03\x12\x15\n\x11\x41\x44MIN_MAINTENANCE\x10\x04\x12\x11\n\rADMIN_RETIRED\x10\x05*{\n\x08Observed\x12\x18\n\x14OBSERVED_UNSPECIFIED\x10\x00\x12\x14\n\x10OBSERVED_UNKNOWN\x10\x01\x12\x13\n\x0fOBSERVED_ONLINE\x10\x02\x12\x14\n\x10OBSERVED_SUSPECT\x10\x03\x12\x14\n\x10OBSERVED_OFFLINE\x10\x04*\xaa\x01\n\x06Health\x12\x16\n\x12HEALTH_UNSPECIFIED\x10\x00\x12\x14\n\x10HEALTH_UNCHECKED\x10\x01\x12\x13\n\x0fHEALTH_CHECKING\x10\x02\x12\x0f\n\x0bHEALTH_GOOD\x10\x03\x12\x10\n\x0cHEALTH_NOISY\x10\x04\x12\x13\n\x0fHEALTH_DEGRADED\x10\x05\x12\x0e\n\nHEALTH_BAD\x10\x06\x12\x15\n\x11HEALTH_RECOVERING\x10\x07*o\n\x03Use\x12\x13\n\x0fUSE_UNSPECIFIED\x10\x00\x12\x0c\n\x08USE_IDLE\x10\x01\x12\x10\n\x0cUSE_RESERVED\x10\x02\x12\x11\n\rUSE_PREPARING\x10\x03\x12\x0e\n\nUSE_LEASED\x10\x04\x12\x10\n\x0cUSE_CLEANING\x10\x05*{\n\x0bTimingClass\x12\x1c\n\x18TIMING_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13TIMING_CLASS_NATIVE\x10\x01\x12\x19\n\x15TIMING_CLASS_EMULATED\x10\x02\x12\x1a\n\x16TIMING_CLASS_SIMULATED\x10\x03\x32\xb0\x01\n\rDeviceService\x12P\n\x0bListDevices\x12\x1f.farm.api.v1.ListDevicesRequest\x1a .farm.api.v1.ListDevicesResponse\x12M\n\nListAgents\x12\x1e.farm.api.v1.ListAgentsRequest\x1a\x1f.farm.api.v1.ListAgentsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61rm/api/v1/device.proto\x12\x0b\x66\x61rm.api.v1\"\xe4\x01\n\x11\x44\x65viceDescription\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\x12:\n\x06labels\x18\x03 \x03(\x0b\x32*.farm.api.v1.DeviceDescription.LabelsEntry\x12.\n\x0ctiming_class\x18\x04 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12\x10\n\x08provides\x18\x05 \x03(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x96\x02\n\x06\x44\x65vice\x12\x33\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.farm.api.v1.DeviceDescription\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12!\n\x05\x61\x64min\x18\x03 \x01(\x0e\x32\x12.farm.api.v1.Admin\x12\'\n\x08observed\x18\x04 \x01(\x0e\x32\x15.farm.api.v1.Observed\x12#\n\x06health\x18\x05 \x01(\x0e\x32\x13.farm.api.v1.Health\x12\x14\n\x0chealth_cause\x18\x06 \x01(\t\x12\x1d\n\x03use\x18\x07 \x01(\x0e\x32\x10.farm.api.v1.Use\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x10\n\x08lease_id\x18\t \x01(\t\"&\n\x12ListDevicesRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\";\n\x13ListDevicesResponse\x12$\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Device\"\x87\x01\n\x05\x41gent\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\'\n\x08observed\x18\x02 \x01(\x0e\x32\x15.farm.api.v1.Observed\x12\x0e\n\x06\x62uilds\x18\x03 \x03(\t\x12\x12\n\ndevice_ids\x18\x04 \x03(\t\x12\x11\n\thosted_by\x18\x05 \x01(\t\x12\x0c\n\x04host\x18\x06 \x01(\t\"%\n\x11ListAgentsRequest\x12\x10\n\x08selector\x18\x01 \x01(\t\"8\n\x12ListAgentsResponse\x12\"\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x12.farm.api.v1.Agent*\x82\x01\n\x05\x41\x64min\x12\x15\n\x11\x41\x44MIN_UNSPECIFIED\x10\x00\x12\x11\n\rADMIN_ENABLED\x10\x01\x12\x12\n\x0e\x41\x44MIN_DRAINING\x10\x02\x12\x11\n\rADMIN_DRAINED\x10\x03\x12\x15\n\x11\x41\x44MIN_MAINTENANCE\x10\x04\x12\x11\n\rADMIN_RETIRED\x10\x05*{\n\x08Observed\x12\x18\n\x14OBSERVED_UNSPECIFIED\x10\x00\x12\x14\n\x10OBSERVED_UNKNOWN\x10\x01\x12\x13\n\x0fOBSERVED_ONLINE\x10\x02\x12\x14\n\x10OBSERVED_SUSPECT\x10\x03\x12\x14\n\x10OBSERVED_OFFLINE\x10\x04*\xaa\x01\n\x06Health\x12\x16\n\x12HEALTH_UNSPECIFIED\x10\x00\x12\x14\n\x10HEALTH_UNCHECKED\x10\x01\x12\x13\n\x0fHEALTH_CHECKING\x10\x02\x12\x0f\n\x0bHEALTH_GOOD\x10\x03\x12\x10\n\x0cHEALTH_NOISY\x10\x04\x12\x13\n\x0fHEALTH_DEGRADED\x10\x05\x12\x0e\n\nHEALTH_BAD\x10\x06\x12\x15\n\x11HEALTH_RECOVERING\x10\x07*o\n\x03Use\x12\x13\n\x0fUSE_UNSPECIFIED\x10\x00\x12\x0c\n\x08USE_IDLE\x10\x01\x12\x10\n\x0cUSE_RESERVED\x10\x02\x12\x11\n\rUSE_PREPARING\x10\x03\x12\x0e\n\nUSE_LEASED\x10\x04\x12\x10\n\x0cUSE_CLEANING\x10\x05*{\n\x0bTimingClass\x12\x1c\n\x18TIMING_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13TIMING_CLASS_NATIVE\x10\x01\x12\x19\n\x15TIMING_CLASS_EMULATED\x10\x02\x12\x1a\n\x16TIMING_CLASS_SIMULATED\x10\x03\x32\xb0\x01\n\rDeviceService\x12P\n\x0bListDevices\x12\x1f.farm.api.v1.ListDevicesRequest\x1a .farm.api.v1.ListDevicesResponse\x12M\n\nListAgents\x12\x1e.farm.api.v1.ListAgentsRequest\x1a\x1f.farm.api.v1.ListAgentsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DEVICEDESCRIPTION_LABELSENTRY']._loaded_options = None
   _globals['_DEVICEDESCRIPTION_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_ADMIN']._serialized_start=872
-  _globals['_ADMIN']._serialized_end=1002
-  _globals['_OBSERVED']._serialized_start=1004
-  _globals['_OBSERVED']._serialized_end=1127
-  _globals['_HEALTH']._serialized_start=1130
-  _globals['_HEALTH']._serialized_end=1300
-  _globals['_USE']._serialized_start=1302
-  _globals['_USE']._serialized_end=1413
-  _globals['_TIMINGCLASS']._serialized_start=1415
-  _globals['_TIMINGCLASS']._serialized_end=1538
+  _globals['_ADMIN']._serialized_start=890
+  _globals['_ADMIN']._serialized_end=1020
+  _globals['_OBSERVED']._serialized_start=1022
+  _globals['_OBSERVED']._serialized_end=1145
+  _globals['_HEALTH']._serialized_start=1148
+  _globals['_HEALTH']._serialized_end=1318
+  _globals['_USE']._serialized_start=1320
+  _globals['_USE']._serialized_end=1431
+  _globals['_TIMINGCLASS']._serialized_start=1433
+  _globals['_TIMINGCLASS']._serialized_end=1556
   _globals['_DEVICEDESCRIPTION']._serialized_start=42
   _globals['_DEVICEDESCRIPTION']._serialized_end=270
   _globals['_DEVICEDESCRIPTION_LABELSENTRY']._serialized_start=225
@@ -56,9 +56,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENT']._serialized_start=655
   _globals['_AGENT']._serialized_end=790
   _globals['_LISTAGENTSREQUEST']._serialized_start=792
-  _globals['_LISTAGENTSREQUEST']._serialized_end=811
-  _globals['_LISTAGENTSRESPONSE']._serialized_start=813
-  _globals['_LISTAGENTSRESPONSE']._serialized_end=869
-  _globals['_DEVICESERVICE']._serialized_start=1541
-  _globals['_DEVICESERVICE']._serialized_end=1717
+  _globals['_LISTAGENTSREQUEST']._serialized_end=829
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=831
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=887
+  _globals['_DEVICESERVICE']._serialized_start=1559
+  _globals['_DEVICESERVICE']._serialized_end=1735
 # @@protoc_insertion_point(module_scope)

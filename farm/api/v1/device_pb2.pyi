@@ -342,12 +342,17 @@ Global___Agent: _TypeAlias = Agent  # noqa: Y015
 class ListAgentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    selector: _builtins.str
+    """As in ListDevicesRequest: only agents with a device that matches, and of their devices those; empty: all."""
     def __init__(
         self,
+        *,
+        selector: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

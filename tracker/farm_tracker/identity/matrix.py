@@ -33,8 +33,10 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {
-    "AdminService/Events": Rule(Verb.SEE),
-    "AdminService/ListLeases": Rule(Verb.SEE),
+    "AccountService/ListAccounts": Rule(Verb.SEE, account="account"),
+    "AccountService/SetLimits": Rule(Verb.TOKENS, account="account", logged=True),
+    "AdminService/Events": Rule(Verb.SEE, selector="selector", account="account"),
+    "AdminService/ListLeases": Rule(Verb.SEE, selector="selector", account="account"),
     "AdminService/SetAdmin": Rule(Verb.OPERATE, selector="selector", logged=True),
     "AgentService/Serve": Rule(Verb.AGENT, logged=True),
     "AgentService/Synchronise": Rule(Verb.AGENT, logged=True),
@@ -42,7 +44,7 @@ RULES: dict[str, Rule] = {
     "BlobService/Read": Rule(Verb.BLOBS),
     "BlobService/Write": Rule(Verb.BLOBS),
     "BuildService/Build": Rule(Verb.BUILD, logged=True),
-    "DeviceService/ListAgents": Rule(Verb.SEE),
+    "DeviceService/ListAgents": Rule(Verb.SEE, selector="selector"),
     "DeviceService/ListDevices": Rule(Verb.SEE, selector="selector"),
     "IdentityService/CreateToken": Rule(Verb.TOKENS, logged=True),
     "IdentityService/Enrol": Rule(Verb.ENROL, logged=True),

@@ -36,7 +36,7 @@ class Verb(StrEnum):
     ENROL = "enrol"
     """Get an agent's credential."""
     TOKENS = "tokens"
-    """Make, list and revoke tokens."""
+    """Make, list and revoke tokens, and set what accounts may use."""
 
 
 class Role(StrEnum):

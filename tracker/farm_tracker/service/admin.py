@@ -12,7 +12,8 @@ from farm.api.v1 import admin_pb2, admin_pb2_grpc, device_pb2
 from farm.errors import InvalidInput
 from farm.target import Selector
 from farm_tracker.service.convert import check_range, check_text, device_to_proto
-from farm_tracker.service.job import MAX_REASON_BYTES, actor
+from farm_tracker.service.job import MAX_ACCOUNT_BYTES, MAX_REASON_BYTES, actor
+from farm_tracker.service.sight import Sight
 from farm_tracker.service.streams import errors_to_status
 from farm_tracker.state.events import AdminSet
 from farm_tracker.state.model import Admin
@@ -65,7 +66,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Return who holds what."""
         async with errors_to_status(context):
             now = self._tracker.clock.now()
-            live = [it for it in self._tracker.state.leases.values() if it.is_live]
+            sight = _sight(self._tracker, request.selector, request.account)
+            leases = self._tracker.state.leases.values()
+            live = [it for it in leases if it.is_live and sight.shows_lease(it)]
             await self._tracker.settled()
             live.sort(key=lambda it: str(it.device_id))
             return admin_pb2.ListLeasesResponse(leases=[_held(it, now) for it in live])
@@ -76,6 +79,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> AsyncIterator[admin_pb2.FarmEvent]:
         """Give what happened, and what happens."""
         async with errors_to_status(context):
+            sight = _sight(self._tracker, request.selector, request.account)
             changed = self._tracker.follow_notes()
             after = request.after
             try:
@@ -84,7 +88,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                     found = [it for it in self._tracker.state.notes if it.number > after]
                     await self._tracker.settled()
                     for note in found:
-                        yield self._event(note)
+                        if sight.shows_note(note):
+                            yield self._event(note)
                         after = note.number
                     if not request.follow:
                         return
@@ -112,6 +117,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 raise self._tracker.ending.result()
         finally:
             waiting.cancel()
+
+
+def _sight(tracker: Tracker, selector: str, account: str) -> Sight:
+    return Sight(
+        tracker.state, Selector.parse(selector), check_text(account, "account", MAX_ACCOUNT_BYTES)
+    )
 
 
 def _wish(request: admin_pb2.SetAdminRequest) -> AdminSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import device_pb2, device_pb2_grpc
+from farm.core.ids import DeviceId
 from farm.target import Selector
 from farm_tracker.service.convert import agent_to_proto, device_to_proto
 from farm_tracker.service.streams import errors_to_status
@@ -43,6 +44,18 @@ class DeviceService(device_pb2_grpc.DeviceServiceServicer):
         request: device_pb2.ListAgentsRequest,
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> device_pb2.ListAgentsResponse:
-        """Return every agent."""
-        agents = [agent_to_proto(agent) for _, agent in sorted(self._state.agents.items())]
-        return device_pb2.ListAgentsResponse(agents=agents)
+        """Return the agents that have a device that matches, with those devices."""
+        async with errors_to_status(context):
+            selector = Selector.parse(request.selector)
+            agents = [agent_to_proto(agent) for _, agent in sorted(self._state.agents.items())]
+            if selector.terms:
+                agents = [it for it in agents if self._keep_matching(it, selector)]
+            return device_pb2.ListAgentsResponse(agents=agents)
+        raise AssertionError("unreachable")
+
+    def _keep_matching(self, agent: device_pb2.Agent, selector: Selector) -> bool:
+        """Drop the devices that do not match; tell whether one is left."""
+        found = [self._state.devices.get(DeviceId(it)) for it in agent.device_ids]
+        kept = [it.device_id for it in found if it is not None and selector.matches(it.labels)]
+        agent.device_ids[:] = kept
+        return bool(kept)

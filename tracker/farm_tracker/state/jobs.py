@@ -83,7 +83,7 @@ def submit(draft: Draft, event: JobSubmitted) -> None:
     scheduling.join(draft, job)
     draft.commands.append(JobAccepted(event.job_id, job.job_id, False))
     what = str(event.selector) or "any device"
-    draft.note("job.submitted", job.job_id, f"for {what}", event.account)
+    draft.note("job.submitted", job.job_id, f"for {what}", event.account, job.account)
 
 
 def start(draft: Draft, job: RunJob, device: Device) -> None:
@@ -170,7 +170,8 @@ def report(draft: Draft, event: AgentReported, it: RunReport) -> None:
     if attempt is None or attempt.agent_id != event.agent_id or attempt.epoch != it.epoch:
         if attempt is not None and it.is_finished:
             text = f"a result of agent {event.agent_id} (epoch {it.epoch}) does not count"
-            draft.note("attempt.fenced", it.attempt_id, text)
+            owner = draft.run_jobs[attempt.job_id].account
+            draft.note("attempt.fenced", it.attempt_id, text, account=owner)
         draft.push[event.agent_id] = None  # the agent may drop it
         return
     if attempt.state is RunAttemptState.RUNNING:
@@ -264,7 +265,8 @@ def _late(draft: Draft, attempt: RunAttempt, it: RunReport) -> None:
         _complete(draft, draft.run_jobs[job.job_id], it)
         return
     _end_attempt(draft, attempt, Trigger.SUPERSEDE, failure=it.failure, result=it.result)
-    draft.note("attempt.superseded", attempt.attempt_id, "its result came late; kept, not counted")
+    text = "its result came late; kept, not counted"
+    draft.note("attempt.superseded", attempt.attempt_id, text, account=job.account)
     draft.commands.append(JobChanged(job.job_id))
 
 
@@ -316,7 +318,7 @@ def _lose(draft: Draft, job: RunJob, attempt: RunAttempt, cause: str) -> None:
 def _retry(draft: Draft, job: RunJob, failure: Failure) -> None:
     """Queue a job again, in its old place."""
     _queue_again(draft, _moved(draft, job, Trigger.RETRY, failure.message))
-    draft.note("job.retried", job.job_id, failure.message)
+    draft.note("job.retried", job.job_id, failure.message, account=job.account)
 
 
 def _queue_again(draft: Draft, job: RunJob) -> None:
@@ -333,7 +335,9 @@ def _delay(draft: Draft, job: RunJob, failure: Failure) -> None:
     delayed = _moved(draft, job, Trigger.DELAY, failure.message)
     delayed = replace(delayed, attempt_id=None, not_before=draft.now + wait_s)
     draft.run_jobs[job.job_id] = delayed
-    draft.note("job.retried", job.job_id, f"in {wait_s:.1f} s: {failure.message}")
+    draft.note(
+        "job.retried", job.job_id, f"in {wait_s:.1f} s: {failure.message}", account=job.account
+    )
     draft.commands.append(JobChanged(job.job_id))
 
 
@@ -392,7 +396,7 @@ def _end(
         ended_at=draft.now,
         forget_at=draft.now + draft.limits.job_retain_s,
     )
-    draft.note("job.ended", job.job_id, text, actor)
+    draft.note("job.ended", job.job_id, text, actor, job.account)
     draft.commands.append(JobChanged(job.job_id))
 
 

@@ -145,9 +145,8 @@ def grant(draft: Draft, lease: Lease, device: Device) -> Lease:
     scheduling.take(draft, lease.account)
     draft.commands.append(GrantLease(granted, held))
     draft.push[device.agent_id] = None
-    draft.note(
-        "lease.granted", device.device_id, f"{lease.lease_id}, epoch {epoch}, to {lease.holder}"
-    )
+    text = f"{lease.lease_id}, epoch {epoch}, to {lease.holder}"
+    draft.note("lease.granted", device.device_id, text, account=lease.account)
     return granted
 
 
@@ -167,7 +166,8 @@ def end(draft: Draft, lease: Lease, trigger: Trigger, cause: str) -> None:
         return
     scheduling.give_back(draft, lease)
     draft.ended_leases.append((lease, trigger, cause))
-    draft.note("lease.ended", lease.device_id or "", f"{lease.lease_id}: {state}, {cause}")
+    text = f"{lease.lease_id}: {state}, {cause}"
+    draft.note("lease.ended", lease.device_id or "", text, account=lease.account)
     draft.commands.append(EndSession(lease.lease_id, _ended(lease, state, cause)))
     device = draft.devices.get(lease.device_id) if lease.device_id is not None else None
     if device is None or device.lease_id != lease.lease_id:

@@ -74,7 +74,7 @@ def limit(draft: Draft, event: AccountLimited) -> None:
     if limits != known.limits:
         draft.accounts[event.account] = known.limited(limits, draft.now)
         draft.unblocked[event.account] = None
-        draft.note("account.limited", event.account, str(limits), event.actor)
+        draft.note("account.limited", event.account, str(limits), event.actor, event.account)
 
 
 def reopen(draft: Draft, known: Account) -> None:

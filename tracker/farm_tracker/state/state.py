@@ -242,10 +242,10 @@ class Draft:
         self.unblocked: dict[str, None] = {}
         self.ended_leases: list[tuple[Lease, Trigger, str]] = []
 
-    def note(self, kind: str, subject: str, text: str, actor: str = "") -> None:
-        """Add a line to the farm's diary."""
+    def note(self, kind: str, subject: str, text: str, actor: str = "", account: str = "") -> None:
+        """Add a line to the farm's diary; `account` is whose job or lease it is about."""
         number = self.base.note_number + len(self.changes.notes) + 1
-        self.changes.notes.append(Note(number, self.now, kind, subject, text, actor))
+        self.changes.notes.append(Note(number, self.now, kind, subject, text, actor, account))
 
     def waiting(self, key: str) -> Lease | RunJob | None:
         """Return what waits in the queue under `key`, if it still does."""

@@ -1,0 +1,27 @@
+"""Spans of time and sizes as people write them on the command line.
+
+Owns: reading them. Does not own: showing them (`farm.cli.text`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
+
+_SPAN = re.compile(r"(?P<count>[0-9]{1,6})(?P<unit>[smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def seconds(_context: click.Context, _param: click.Parameter, value: str | None) -> float:
+    """Return the seconds of a span: a number and s, m, h, d or w; 0 if it was left out. A callback of options."""
+    if value is None:
+        return 0.0
+    match = _SPAN.fullmatch(value)
+    if match is None:
+        import click
+
+        raise click.BadParameter(f"{value[:40]!r} is no span; use one such as 12h or 30d")
+    return float(int(match["count"]) * _SECONDS[match["unit"]])
