@@ -14,13 +14,19 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import session_pb2, tensor_pb2
 from farm.core.digest import Digest
+from farm.core.limits import (
+    DEFAULT_LIMIT_S,
+    MAX_CALLS,
+    MAX_FOLLOWS,
+    MAX_FUNCTIONS,
+    MAX_LIMIT_S,
+    MAX_PACKED_BYTES,
+    MAX_REPEAT,
+    MIN_LIMIT_S,
+)
 from farm.core.wire import digest_from_proto
 from farm.errors import InvalidInput, KernelCrashed
 
-DEFAULT_LIMIT_S = 30.0
-MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 600.0
-MAX_REPEAT = 10_000
-MAX_CALLS = 10_000
 MAX_BATCH_BYTES = 48 << 20
 """A batch with all arrays in it, below the limit of a message."""
 
@@ -37,15 +43,54 @@ def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
 
 def check_call(call: session_pb2.CallRequest) -> float:
     """Return the limit of a call in seconds; raises InvalidInput if its numbers are out of range."""
-    limit_s = call.limit_s or DEFAULT_LIMIT_S
-    if not MIN_LIMIT_S <= limit_s <= MAX_LIMIT_S:
-        raise InvalidInput(
-            f"call {call.symbol[:80]}: impossible limit ({call.limit_s:g} s); use "
-            f"{MIN_LIMIT_S:g} to {MAX_LIMIT_S:g}"
-        )
+    limit_s = _limit(call.limit_s, f"call {call.symbol[:80]}")
     if not 0 <= call.repeat <= MAX_REPEAT:
         raise InvalidInput(
             f"call {call.symbol[:80]}: impossible repeat ({call.repeat}); use 0 to {MAX_REPEAT}"
+        )
+    return limit_s
+
+
+def check_packed(packed: session_pb2.PackedRequest) -> float:
+    """Return the limit of packed calls in seconds; raises InvalidInput if numbers or bytes do not fit."""
+    functions, calls = len(packed.functions), len(packed.order)
+    if not 1 <= functions <= MAX_FUNCTIONS or not 1 <= calls <= MAX_CALLS:
+        raise InvalidInput(
+            f"packed: {calls} calls of {functions} functions; send 1 to {MAX_CALLS} of 1 to {MAX_FUNCTIONS}"
+        )
+    if max(packed.order) >= functions:
+        raise InvalidInput(f"packed: a call of function {max(packed.order)} of {functions}")
+    takes = [function.input_bytes for function in packed.functions]
+    given, needed = len(packed.inputs), sum(takes[index] for index in packed.order)
+    if given != needed:
+        raise InvalidInput(
+            f"packed: {given} bytes for inputs of {needed}; send exactly what the calls take"
+        )
+    if max(given, output_bytes(packed, calls)) > MAX_PACKED_BYTES:
+        raise InvalidInput(
+            f"packed: too large (inputs of {given} and outputs of {output_bytes(packed, calls)} bytes); "
+            f"send at most {MAX_PACKED_BYTES} of either"
+        )
+    return _limit(packed.limit_s, "packed")
+
+
+def output_bytes(packed: session_pb2.PackedRequest, calls: int) -> int:
+    """Return how many bytes the first calls give."""
+    gives = [function.output_bytes for function in packed.functions]
+    return sum(gives[index] for index in packed.order[:calls])
+
+
+def check_follows(follows: int) -> None:
+    """Raise InvalidInput if a request goes on from one that is too far back."""
+    if follows > MAX_FOLLOWS:
+        raise InvalidInput(f"request: follows one {follows} before it; use at most {MAX_FOLLOWS}")
+
+
+def _limit(limit_s: float, what: str) -> float:
+    limit_s = limit_s or DEFAULT_LIMIT_S
+    if not MIN_LIMIT_S <= limit_s <= MAX_LIMIT_S:
+        raise InvalidInput(
+            f"{what}: impossible limit ({limit_s:g} s); use {MIN_LIMIT_S:g} to {MAX_LIMIT_S:g}"
         )
     return limit_s
 

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 import farm
 from farm.api.v1 import agent_pb2, build_pb2, device_pb2, job_pb2
 from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
+from farm.core.limits import DEFAULT_LIMIT_S, MAX_JOB_LIMIT_S, MIN_LIMIT_S
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import InvalidInput
 from farm_agents.builder import KINDS
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_to_proto
-from farm_agents.requests import DEFAULT_LIMIT_S, MIN_LIMIT_S
 from farm_agents.session import Identity
 from farm_agents.spec import AgentSpec
 from farm_agents.state.messages import Desired
@@ -34,7 +34,6 @@ MAX_LEASE_S = 86_400.0
 # safe: the device is not granted again before the agent has reported it idle.
 EXPIRY_GRACE_S = 1.0
 MAX_BUILD_S = 3_600.0
-MAX_RUN_S = 540.0
 
 
 def state_to_proto(
@@ -195,9 +194,9 @@ def _run_from_proto(message: agent_pb2.RunTask) -> RunOrder:
             f"run {attempt_id}: impossible epoch ({message.epoch}); send one above 0"
         )
     limit_s = message.run.limit_s or DEFAULT_LIMIT_S
-    if not MIN_LIMIT_S <= limit_s <= MAX_RUN_S:
+    if not MIN_LIMIT_S <= limit_s <= MAX_JOB_LIMIT_S:
         raise InvalidInput(
-            f"run {attempt_id}: impossible limit ({limit_s} s); send {MIN_LIMIT_S:g} to {MAX_RUN_S:g}"
+            f"run {attempt_id}: impossible limit ({limit_s} s); send {MIN_LIMIT_S:g} to {MAX_JOB_LIMIT_S:g}"
         )
     return RunOrder(
         attempt_id=AttemptId(attempt_id),

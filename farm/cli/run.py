@@ -182,9 +182,7 @@ def _run_under(
     epoch, lease_token = kept(lease_id)
     with client.use(lease_id, epoch=epoch, lease_token=lease_token) as session:
         chosen = session.load(artifact)[function]
-        outputs, samples_ns = session.call(
-            chosen.module_id, function, tuple(arrays), repeat, limit_s
-        )
+        outputs, samples_ns = session.call(chosen, arrays, repeat, limit_s)
         return RunOutcome(outputs, samples_ns, chosen.target, session.device)
 
 

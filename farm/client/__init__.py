@@ -35,9 +35,10 @@ from farm.client.job import (
     Why,
 )
 from farm.client.jobs import Job
+from farm.client.module import RemoteFunction, RemoteModule
 from farm.client.operators import EventInfo, Hold, LeaseInfo
 from farm.client.run import RunOutcome
-from farm.client.session import RemoteFunction, RemoteModule, Session
+from farm.client.session import Session
 
 __all__ = [
     "DEFAULT_ADDRESS",

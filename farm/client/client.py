@@ -27,10 +27,11 @@ from farm.client.info import AgentInfo, DeviceInfo
 from farm.client.jobs import JobCalls
 from farm.client.operators import OperatorCalls
 from farm.client.run import RunOutcome
-from farm.client.session import DEFAULT_LIMIT_S, Lease, Session
+from farm.client.session import Lease, Session
 from farm.client.tokens import TokenCalls
 from farm.client.transfer import Store
 from farm.core.ids import random_id
+from farm.core.limits import DEFAULT_LIMIT_S
 from farm.errors import NotAllowed, TimeLimit, TrackerUnreachable, Unauthenticated
 from farm.rpc import channel, digest_to_proto, rpc_errors
 from farm.target import Selector, Target

@@ -22,11 +22,11 @@ from farm.client.calls import Calls
 from farm.client.job import JobInfo, JobResult, LogChunk, Why
 from farm.client.patience import Patience
 from farm.core.ids import random_id
+from farm.core.limits import DEFAULT_LIMIT_S
 from farm.errors import InfrastructureError, NotFound
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm.target import Selector
 
-DEFAULT_LIMIT_S = 30.0
 MAX_JOBS = 1000
 
 

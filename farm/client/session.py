@@ -5,25 +5,29 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import grpc
 
-from farm.api.v1 import lease_pb2, lease_pb2_grpc, session_pb2, session_pb2_grpc
+from farm.api.v1 import lease_pb2, lease_pb2_grpc, session_pb2, session_pb2_grpc, tensor_pb2
 from farm.artifact import Artifact, Signature
-from farm.artifact.signature import check_inputs
 from farm.client import batch as batches
-from farm.client.info import DeviceInfo, Timing
+from farm.client.info import DeviceInfo
+from farm.client.layout import layout_of
+from farm.client.module import RemoteFunction, RemoteModule
 from farm.client.transfer import Store
 from farm.core.wire import Array
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.rpc import digest_to_proto, error_from_proto, rpc_errors
 
-DEFAULT_LIMIT_S = 30.0
+AHEAD = 3
+"""Messages of a batch on their way at a time."""
 CONTROL_TIMEOUT_S = 10.0
 
 
@@ -48,7 +52,8 @@ class Session:
     """A device that is yours until you close the session or its lease ends.
 
     The lease is renewed in the background. Use it as a context manager. One call runs at a time; several threads may
-    share a session.
+    share a session. A call that is interrupted (Ctrl-C) runs on to its end or limit, and the session has to be
+    closed then.
     """
 
     def __init__(
@@ -60,7 +65,11 @@ class Session:
         self._leases = lease_pb2_grpc.LeaseServiceStub(channel)
         self._requests: queue.SimpleQueue[session_pb2.SessionRequest | None] = queue.SimpleQueue()
         self._seq = 0
-        self._turn = threading.Lock()
+        self._awaited: dict[
+            int, session_pb2.SessionReply | None
+        ] = {}  # by number of their requests
+        self._sending, self._reading = threading.Lock(), threading.Lock()
+        self._interrupted = False
         self._closing = threading.Event()
         stub = session_pb2_grpc.SessionServiceStub(channel)
         self._replies = stub.Attach(iter(self._requests.get, None))
@@ -97,50 +106,76 @@ class Session:
             return self._ask(session_pb2.SessionRequest(load=load))
 
         reply = self._store.sending(ask).loaded
-        functions = {
-            loaded.symbol: RemoteFunction(
+        functions = {}
+        for loaded in reply.functions:
+            signature = Signature.from_json(loaded.signature)
+            functions[loaded.symbol] = RemoteFunction(
                 self,
                 reply.module_id,
                 loaded.symbol,
                 loaded.target,
-                Signature.from_json(loaded.signature),
+                signature,
+                layout_of(loaded.symbol, signature),
             )
-            for loaded in reply.functions
-        }
         return RemoteModule(self, functions)
 
     def call(
-        self, module_id: int, symbol: str, arrays: tuple[Any, ...], repeat: int, limit_s: float
+        self, function: RemoteFunction, arrays: Sequence[Any], repeat: int, limit_s: float
     ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
         """Call a loaded function; returns its outputs and the times of the repeats in ns."""
 
         def ask() -> session_pb2.SessionReply:
-            call = session_pb2.CallRequest(
-                module_id=module_id,
-                symbol=symbol,
-                inputs=self._store.tensors(arrays),
-                repeat=repeat,
-                limit_s=limit_s,
-            )
+            call = function.request(arrays)
+            call.repeat, call.limit_s = repeat, limit_s
             return self._ask(session_pb2.SessionRequest(call=call))
 
         reply = self._store.sending(ask).called
         return self._store.arrays(reply.outputs), tuple(reply.samples_ns)
 
     def call_many(
-        self, calls: Iterable[batches.PlannedCall], limit_s: float
-    ) -> Iterator[session_pb2.CallReply]:
-        """Yield the replies to calls that travel in few messages; ends with the error of the first that failed."""
-        done = 0
-        for batch in batches.requests(calls, limit_s):
-            reply = self._ask(session_pb2.SessionRequest(batch=batch)).batch
-            yield from reply.replies
-            done += len(reply.replies)
-            if reply.HasField("error") or len(reply.replies) != len(batch.calls):
-                error = _batch_error(reply, done)
+        self, calls: Iterable[tuple[RemoteFunction, Sequence[Any]]], limit_s: float
+    ) -> list[Any]:
+        """Return what calls gave that travel in few messages; raises why the first failed that did."""
+        batches.check_limit(limit_s)
+        results: list[Any] = []
+        waiting: deque[tuple[batches.Message, int]] = deque()
+        before = 0
+
+        def take() -> None:
+            message, seq = waiting.popleft()
+            some, error = message.results(self._receive(seq))
+            results.extend(some)
+            if error is not None:
                 if isinstance(error, NotFound):
                     self._store.forget()
-                raise error
+                raise batches.failed_at(len(results), error)
+
+        try:
+            for message in batches.messages(calls, self._store, limit_s):
+                if len(waiting) == AHEAD:
+                    take()
+                before = self._send(partial(message.request, limit_s=limit_s), before)
+                waiting.append((message, before))
+            while waiting:
+                take()
+        finally:
+            for _, seq in waiting:
+                self._abandon(seq)
+        return results
+
+    def call_one(self, function: RemoteFunction, arrays: Sequence[Any], limit_s: float) -> Any:  # noqa: ANN401
+        """Call a function whose arrays are small; returns its array, or a tuple if there are several."""
+        message = batches.Packed()
+        message.add(function, arrays)
+        reply = self._receive(self._send(partial(message.request, limit_s=limit_s), 0))
+        results, error = message.results(reply)
+        if error is not None:
+            raise error
+        return results[0]
+
+    def tensors(self, arrays: Sequence[Any]) -> list[tensor_pb2.Tensor]:
+        """Return messages for arrays; large ones are stored."""
+        return self._store.tensors(arrays)
 
     def close(self) -> None:
         """Give the device back, unless it was taken by `Client.hold`; does nothing the second time."""
@@ -181,18 +216,56 @@ class Session:
                 self.close()
 
     def _ask(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
-        with self._turn:
-            if self._closing.is_set():
-                raise InvalidInput("session: it is closed; acquire the device again")
-            self._seq += 1
-            request.seq = self._seq
-            self._requests.put(request)
-            with rpc_errors():
-                reply = next(self._replies, None)
-        if reply is None or reply.seq != request.seq:
-            raise InfrastructureError("session: the tracker ended it; acquire the device again")
+        reply = self._receive(self._send(lambda _: request, 0))
         if reply.HasField("error"):
             raise error_from_proto(reply.error)
+        return reply
+
+    def _send(self, make: Callable[[int], session_pb2.SessionRequest], before: int) -> int:
+        """Send a request and return its number.
+
+        Parameters
+        ----------
+        make
+            Makes it, given by how much its number is higher than `before`; 0 if that is 0.
+        """
+        with self._sending:
+            if self._closing.is_set():
+                raise InvalidInput("session: it is closed; acquire the device again")
+            seq = self._seq + 1
+            request = make(seq - before if before else 0)
+            request.seq = self._seq = seq
+            self._awaited[seq] = None
+            self._requests.put(request)
+        return seq
+
+    def _receive(self, seq: int) -> session_pb2.SessionReply:
+        """Return the reply to a request; replies to others are kept for those who wait for them."""
+        with self._reading:
+            while (reply := self._awaited.get(seq)) is None:
+                came = self._read()
+                if came.seq in self._awaited:
+                    self._awaited[came.seq] = came
+            del self._awaited[seq]
+        return reply
+
+    def _abandon(self, seq: int) -> None:
+        """Drop the reply to a request when it comes."""
+        self._awaited.pop(seq, None)
+
+    def _read(self) -> session_pb2.SessionReply:
+        if self._interrupted:
+            raise InvalidInput("session: a call of it was interrupted; acquire the device again")
+        try:
+            with rpc_errors():
+                reply = next(self._replies, None)
+        except FarmError:
+            raise
+        except BaseException:  # gRPC cannot read a stream again that was left while it was read
+            self._interrupted = True
+            raise
+        if reply is None:
+            raise InfrastructureError("session: the tracker ended it; acquire the device again")
         return reply
 
     def _renew(self) -> None:
@@ -210,139 +283,3 @@ class Session:
                 if isinstance(error, grpc.Call) and error.code() is not grpc.StatusCode.ABORTED:
                     continue  # the tracker may be back before the lease ends
                 return  # fenced: the next call says so
-
-    def plan_call(
-        self, module_id: int, symbol: str, signature: Signature, arrays: tuple[Any, ...]
-    ) -> batches.PlannedCall:
-        """Return a call for `call_many`; its large arrays are stored now."""
-        check_inputs(symbol, signature, arrays)
-        call = session_pb2.CallRequest(
-            module_id=module_id, symbol=symbol, inputs=self._store.tensors(arrays)
-        )
-        return call, batches.reply_bytes(signature)
-
-    def outputs(self, reply: session_pb2.CallReply) -> Any:  # noqa: ANN401 - one array or several
-        """Return what a reply holds: its array, or a tuple if there are several."""
-        outputs = self._store.arrays(reply.outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
-
-
-def _batch_error(reply: session_pb2.BatchReply, index: int) -> FarmError:
-    """Return why call `index` of a batch failed."""
-    if not reply.HasField("error"):
-        return InfrastructureError("batch: the device left out calls; acquire it again")
-    error = error_from_proto(reply.error)
-    error.message = f"batch: call {index}: {error.message}"
-    error.args = (error.message,)
-    error.details["call"] = str(index)
-    return error
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFunction:
-    """A function on a device; call it with one array for each input or inout parameter.
-
-    Attributes
-    ----------
-    target
-        Whose slice of the artifact serves this device.
-    """
-
-    session: Session
-    module_id: int
-    symbol: str
-    target: str
-    signature: Signature
-
-    def __call__(self, *arrays: Any, limit_s: float = DEFAULT_LIMIT_S) -> Any:  # noqa: ANN401 - one array or several
-        """Call it and return its output, or a tuple of them if it has several.
-
-        Raises
-        ------
-        InvalidArguments
-            An array does not fit the signature; nothing was sent.
-        KernelFailed
-            The kernel crashed or faulted; the session goes on.
-        TimeLimit
-            It ran longer than `limit_s`.
-        """
-        outputs, _ = self._call(arrays, 0, limit_s)
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    def time(self, *arrays: Any, repeat: int = 10, limit_s: float = DEFAULT_LIMIT_S) -> Timing:
-        """Call it once, then `repeat` times on the clock of the device's host."""
-        if repeat < 1:
-            raise InvalidInput(f"time: repeat is {repeat}; use at least 1")
-        _, samples_ns = self._call(arrays, repeat, limit_s)
-        return Timing(samples_ns, self.session.device.timing_class)
-
-    def _call(
-        self, arrays: tuple[Any, ...], repeat: int, limit_s: float
-    ) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-        check_inputs(self.symbol, self.signature, arrays)
-        return self.session.call(self.module_id, self.symbol, arrays, repeat, limit_s)
-
-
-class RemoteModule(Mapping[str, RemoteFunction]):
-    """The functions of a loaded artifact, by name."""
-
-    def __init__(self, session: Session, functions: Mapping[str, RemoteFunction]) -> None:
-        self.session = session
-        self._functions = MappingProxyType(dict(functions))
-
-    def __getitem__(self, symbol: str) -> RemoteFunction:
-        """Return a function; raises NotFound if the artifact has none of that name for this device."""
-        if symbol not in self._functions:
-            known = ", ".join(sorted(self._functions))
-            raise NotFound(
-                f"function {symbol}: not in this artifact, or no slice of it runs on "
-                f"{self.session.device.device_id}; there is {known}"
-            )
-        return self._functions[symbol]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        """Return the number of functions."""
-        return len(self._functions)
-
-    def time(
-        self,
-        symbol: str,
-        *arrays: Any,
-        repeat: int = 10,
-        limit_s: float = DEFAULT_LIMIT_S,
-    ) -> Timing:
-        """Time a function: see `RemoteFunction.time`."""
-        return self[symbol].time(*arrays, repeat=repeat, limit_s=limit_s)
-
-    def batch(
-        self, calls: Iterable[tuple[str, Sequence[Any]]], *, limit_s: float = DEFAULT_LIMIT_S
-    ) -> list[Any]:
-        """Call functions in order, many in a message: much faster than one by one if they are short.
-
-        Parameters
-        ----------
-        calls
-            For each the name of a function and its arrays.
-        limit_s
-            For the calls of a message together (at most 10,000 and 16 MiB), shared out evenly; 0.01 to 600 s.
-
-        Returns
-        -------
-        list
-            For each call what the function itself would return.
-
-        Raises
-        ------
-        FarmError
-            As a call of the function; ``details["call"]`` is the index of the call that failed. Calls after it
-            were not made.
-        """
-        planned = (
-            self.session.plan_call(f.module_id, f.symbol, f.signature, tuple(arrays))
-            for f, arrays in ((self[symbol], arrays) for symbol, arrays in calls)
-        )
-        return [self.session.outputs(reply) for reply in self.session.call_many(planned, limit_s)]

@@ -128,12 +128,11 @@ class NativeModule(LoadedModule):
             samples.append(self._invoke(function, frame))
         return CallResult(outputs, tuple(samples))
 
-    def short_call(self, symbol: str) -> ShortCall | None:
+    def short_call(self, symbol: str) -> ShortCall:
         """Return a fast way to call a function; see `LoadedModule.short_call`."""
         function = self.function(symbol)
-        size_bytes = sum(spec.size_bytes for spec in function.signature.params)
-        if self._closed or size_bytes > MAX_SHORT_BYTES:
-            return None
+        if sum(spec.size_bytes for spec in function.signature.params) > MAX_SHORT_BYTES:
+            return ShortCall(self, function)
         return _Short(self, function)
 
     def run(self, function: LoadedFunction, tensors: TensorList) -> None:
@@ -176,30 +175,35 @@ class NativeModule(LoadedModule):
             raise error
 
 
-class _Short:
-    """A `ShortCall`: arguments of one function that are used for every call."""
+class _Short(ShortCall):
+    """With buffers that are made once and filled afresh for each call, outputs with poison."""
 
     def __init__(self, module: NativeModule, function: LoadedFunction) -> None:
+        super().__init__(module, function)
         params = function.signature.params
         arrays = [aligned_empty(spec) for spec in params]
         views = [array.reshape(-1).view(np.uint8).data for array in arrays]
-        self._module = module
+        sized = [(spec, view, spec.size_bytes) for spec, view in zip(params, views, strict=True)]
+        self._run = module.run
         self._function = function
         self._tensors = TensorList(arrays)
-        both = list(zip(params, views, strict=True))
-        self._inputs = [view for spec, view in both if spec.is_input]
-        self._outputs = [view for spec, view in both if spec.is_output]
+        self._from = [(view, size) for spec, view, size in sized if spec.is_input]
+        self._to = [(view, size) for spec, view, size in sized if spec.is_output]
         self._poison = [
-            (view, bytes([POISON]) * spec.size_bytes) for spec, view in both if not spec.is_input
+            (view, bytes([POISON]) * size) for spec, view, size in sized if not spec.is_input
         ]
 
-    def __call__(self, contents: Sequence[bytes]) -> list[bytes]:
-        for view, content in zip(self._inputs, contents):  # noqa: B905 - checked by the caller; it costs
-            view[:] = content
+    def __call__(self, inputs: memoryview, start: int, outputs: memoryview, end: int) -> None:
+        """Call once; see `ShortCall`."""
+        for view, size in self._from:
+            view[:] = inputs[start : start + size]
+            start += size
         for view, poison in self._poison:
             view[:] = poison
-        self._module.run(self._function, self._tensors)
-        return [view.tobytes() for view in self._outputs]
+        self._run(self._function, self._tensors)
+        for view, size in self._to:
+            outputs[end : end + size] = view
+            end += size
 
 
 class _Frame:

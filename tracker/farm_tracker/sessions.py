@@ -50,9 +50,9 @@ class ClientEnd:
             raise InvalidInput(
                 f"session: request {request.seq} after {self._last_seq}; number them one by one"
             )
-        if request.WhichOneof("request") not in ("load", "call", "batch"):
+        if request.WhichOneof("request") not in ("load", "call", "batch", "packed"):
             raise InvalidInput(
-                f"session: request {request.seq} is no load, call or batch; send one"
+                f"session: request {request.seq} is no load, call, batch or packed; send one"
             )
         self._last_seq = request.seq
         request.seq += self._offset

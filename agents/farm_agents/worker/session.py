@@ -1,7 +1,7 @@
 """A session's child: loads artifacts and calls their functions on one device, and may die of it.
 
-Owns: answering LoadRequest, CallRequest and BatchRequest on its channel. Does not own: limits on wall time and what
-follows a crash (the agent, `farm_agents.session`), or loading itself (`farm.runtime`).
+Owns: answering LoadRequest, CallRequest, BatchRequest and PackedRequest on its channel. Does not own: limits on wall
+time and what follows a crash (the agent, `farm_agents.session_worker`), or loading itself (`farm.runtime`).
 
 Invariant: one reply for each request, in order; what a kernel prints goes to the log, never into the channel.
 """
@@ -23,6 +23,7 @@ import numpy as np
 from farm.api.v1 import session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
+from farm.core.limits import DEFAULT_LIMIT_S
 from farm.core.wire import digest_from_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.target import Target
@@ -31,16 +32,18 @@ from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
+from farm_agents.worker.packed import check_sizes, make_calls
 from farm_agents.worker.replies import MAX_BYTES, Replies
-from farm_agents.worker.short import Alike, Short, short_of
 from farm_agents.worker.small import SMALL_EXTENT, small_function
 
 if TYPE_CHECKING:
     from farm.runtime import LoadedModule, Loader
+    from farm.runtime.interface import ShortCall
 
 CPU_GRACE_S = 10.0
-DEFAULT_LIMIT_S = 30.0
 MAX_FILE_BYTES = 4 << 30
+MAX_FRAMED_BYTES = 64 << 10
+"""Outputs of packed calls that are sent with the reply; more are left to the agent to read."""
 _ENTRY = b"\x0a"
 """Begins each of `replies` in a BatchReply; a length follows."""
 
@@ -55,7 +58,7 @@ class Session:
     allow_cpu: Callable[[float], None]
     replies: Replies
     modules: list[LoadedModule] = field(default_factory=list)
-    _shorts: dict[tuple[int, str], Short | None] = field(default_factory=dict)
+    _shorts: dict[tuple[int, str], ShortCall] = field(default_factory=dict)
 
     def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
         """Return the reply to one request; what goes wrong in it is an Error in the reply."""
@@ -67,7 +70,9 @@ class Session:
                 case "call":
                     call = request.call
                     self.allow_cpu(_limit_s(call) + CPU_GRACE_S)
-                    reply.called.MergeFromString(self._call(call)[0])
+                    reply.called.CopyFrom(self._call(call))
+                case "packed":
+                    self._packed(request.packed, reply.packed)
                 case "batch":
                     reply.batch.CopyFrom(self._batch(request.batch))
                 case other:
@@ -102,12 +107,8 @@ class Session:
         replies = self.replies
         replies.clear()
         try:
-            alike: Alike | None = None
             for call in request.calls:
-                reply = alike.reply(call.SerializeToString()) if alike is not None else None
-                if reply is None:
-                    reply, short = self._call(call)
-                    alike = short.alike(call) if short is not None else None
+                reply = self._call(call).SerializeToString()
                 if not replies.add(_ENTRY + _varint(len(reply)) + reply):
                     raise InvalidInput(
                         f"call {call.symbol}: the replies of its batch are too large (over "
@@ -117,19 +118,33 @@ class Session:
             done.error.CopyFrom(error_to_proto(error))
         return done
 
-    def _call(self, request: session_pb2.CallRequest) -> tuple[bytes, Short | None]:
-        """Make one call; return its serialised CallReply, and the short way if it went that way."""
-        key = (request.module_id, request.symbol)
+    def _packed(self, request: session_pb2.PackedRequest, reply: session_pb2.PackedReply) -> None:
+        """Make packed calls until one fails; outputs that are many are only in `replies`."""
+        self.allow_cpu((request.limit_s or DEFAULT_LIMIT_S) + CPU_GRACE_S)
+        replies = self.replies
+        replies.clear()
+        order = list(request.order)
         try:
-            short = self._shorts[key]
-        except KeyError:
-            short = self._shorts[key] = short_of(self._module(request.module_id), request.symbol)
-        reply = short.reply(request) if short is not None else None
-        if reply is not None:
-            return reply, short
-        return self._call_long(request).SerializeToString(), None
+            calls = [self._short(function) for function in request.functions]
+            make_calls(calls, order, request.inputs, replies)
+        except FarmError as error:
+            reply.error.CopyFrom(error_to_proto(error))
+        reply.done = replies.made[0]
+        sizes = [function.output_bytes for function in request.functions]
+        size_bytes = sum(sizes[index] for index in order[: reply.done])
+        if size_bytes <= MAX_FRAMED_BYTES:
+            reply.outputs = bytes(replies.outputs[:size_bytes])
 
-    def _call_long(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
+    def _short(self, function: session_pb2.PackedFunction) -> ShortCall:
+        key = (function.module_id, function.symbol)
+        call = self._shorts.get(key)
+        if call is None:
+            module = self._module(function.module_id)
+            call = self._shorts[key] = module.short_call(function.symbol)
+        check_sizes(function, call)
+        return call
+
+    def _call(self, request: session_pb2.CallRequest) -> session_pb2.CallReply:
         read = functools.partial(read_blob, self.cache)
         inputs = [
             tensor_from_proto(tensor, read, f"input {position}")

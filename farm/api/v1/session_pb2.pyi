@@ -30,6 +30,7 @@ class SessionRequest(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Increases by one with each request of a stream, from 1."""
     @_builtins.property
@@ -40,6 +41,8 @@ class SessionRequest(_message.Message):
     def call(self) -> Global___CallRequest: ...
     @_builtins.property
     def batch(self) -> Global___BatchRequest: ...
+    @_builtins.property
+    def packed(self) -> Global___PackedRequest: ...
     def __init__(
         self,
         *,
@@ -48,12 +51,13 @@ class SessionRequest(_message.Message):
         load: Global___LoadRequest | None = ...,
         call: Global___CallRequest | None = ...,
         batch: Global___BatchRequest | None = ...,
+        packed: Global___PackedRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "packed", b"packed", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "request", b"request", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "packed", b"packed", "request", b"request", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch", "packed"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -68,6 +72,7 @@ class SessionReply(_message.Message):
     LOADED_FIELD_NUMBER: _builtins.int
     CALLED_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    PACKED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The request that this answers."""
@@ -79,6 +84,8 @@ class SessionReply(_message.Message):
     def called(self) -> Global___CallReply: ...
     @_builtins.property
     def batch(self) -> Global___BatchReply: ...
+    @_builtins.property
+    def packed(self) -> Global___PackedReply: ...
     @_builtins.property
     def error(self) -> _error_pb2.Error:
         """The request failed; the session goes on. KERNEL_CRASHED and TIME_LIMIT end the worker: what was loaded is
@@ -93,13 +100,14 @@ class SessionReply(_message.Message):
         loaded: Global___LoadReply | None = ...,
         called: Global___CallReply | None = ...,
         batch: Global___BatchReply | None = ...,
+        packed: Global___PackedReply | None = ...,
         error: _error_pb2.Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "packed", b"packed", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "packed", b"packed", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "error"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "packed", "error"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 
@@ -300,6 +308,9 @@ class BatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CALLS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    follows: _builtins.int
+    """As in PackedRequest."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallRequest]:
         """At most 10,000; limits of all together are at most 600 s."""
@@ -308,10 +319,11 @@ class BatchRequest(_message.Message):
         self,
         *,
         calls: _abc.Iterable[Global___CallRequest] | None = ...,
+        follows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "follows", b"follows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,3 +356,110 @@ class BatchReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchReply: _TypeAlias = BatchReply  # noqa: Y015
+
+@_typing.final
+class PackedRequest(_message.Message):
+    """Many calls with small arrays, as one piece of bytes: what makes short calls cheap. They run in order, in one worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FUNCTIONS_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    LIMIT_S_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    inputs: _builtins.bytes
+    """For each call the elements of its inputs and inouts, in the form of Tensor, one after the other without gaps. At
+    most 16 MiB, and outputs of that size.
+    """
+    limit_s: _builtins.float
+    """Limit on all calls together, 0.01 to 600 s; 0 means 30."""
+    follows: _builtins.int
+    """These calls go on from those of the request with a number lower by this, at most 1,000: if that one was answered
+    with an error, or with one in its reply, none of these is made and the answer is CANCELLED. 0: from none.
+    """
+    @_builtins.property
+    def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PackedFunction]:
+        """What is called; 1 to 1,024."""
+
+    @_builtins.property
+    def order(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each call the index of its function; 1 to 10,000 calls."""
+
+    def __init__(
+        self,
+        *,
+        functions: _abc.Iterable[Global___PackedFunction] | None = ...,
+        order: _abc.Iterable[_builtins.int] | None = ...,
+        inputs: _builtins.bytes = ...,
+        limit_s: _builtins.float = ...,
+        follows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follows", b"follows", "functions", b"functions", "inputs", b"inputs", "limit_s", b"limit_s", "order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedRequest: _TypeAlias = PackedRequest  # noqa: Y015
+
+@_typing.final
+class PackedFunction(_message.Message):
+    """A function whose arrays hold at most 256 KiB each."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODULE_ID_FIELD_NUMBER: _builtins.int
+    SYMBOL_FIELD_NUMBER: _builtins.int
+    INPUT_BYTES_FIELD_NUMBER: _builtins.int
+    OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
+    module_id: _builtins.int
+    symbol: _builtins.str
+    input_bytes: _builtins.int
+    """What one call takes and what it gives, in bytes: exactly what its signature says."""
+    output_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        module_id: _builtins.int = ...,
+        symbol: _builtins.str = ...,
+        input_bytes: _builtins.int = ...,
+        output_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_bytes", b"input_bytes", "module_id", b"module_id", "output_bytes", b"output_bytes", "symbol", b"symbol"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedFunction: _TypeAlias = PackedFunction  # noqa: Y015
+
+@_typing.final
+class PackedReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    done: _builtins.int
+    """How many calls ran to their end."""
+    outputs: _builtins.bytes
+    """For each of them the elements of its outputs and inouts, one after the other without gaps."""
+    @_builtins.property
+    def error(self) -> _error_pb2.Error:
+        """Why the call after them failed; those after it were not made."""
+
+    def __init__(
+        self,
+        *,
+        done: _builtins.int = ...,
+        outputs: _builtins.bytes = ...,
+        error: _error_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "error", b"error", "outputs", b"outputs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PackedReply: _TypeAlias = PackedReply  # noqa: Y015

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
-from farm.client.batch import MAX_BATCH_BYTES
+from farm.artifact import ParamSpec, Signature
+from farm.client import RemoteFunction
+from farm.client.batch import MESSAGE_BYTES, MESSAGE_CALLS, messages
+from farm.client.layout import layout_of
 from farm.errors import BlobCorrupt, InvalidArguments, InvalidInput, KernelCrashed, NotFound
 
 
@@ -111,32 +117,104 @@ def test_absent_blob_is_not_found(client, tracker):
         client._store.get(digest)
 
 
+def calls_of(count):
+    return [("double", [np.full(4, n, np.int32)]) for n in range(count)]
+
+
 def test_batch_returns_what_the_calls_would_in_order(module, tracker):
-    calls = [("double", [np.full(4, n, np.int32)]) for n in range(100)]
-    results = module.batch(calls)
+    results = module.batch(calls_of(100))
     assert [result.tolist() for result in results] == [[2 * n] * 4 for n in range(100)]
-    (batch,) = tracker.sessions.batches
-    assert [call.limit_s for call in batch.calls] == [pytest.approx(0.3)] * 100
+    assert all(result.flags.writeable and result.flags.aligned for result in results)
+    (packed,) = tracker.sessions.packs
+    assert (len(packed.functions), len(packed.order), packed.limit_s) == (1, 100, 30)
     assert module.batch([]) == []
 
 
-def test_batch_is_cut_where_its_limit_would_leave_too_little_for_each_call(module, tracker):
-    results = module.batch([("double", [np.zeros(4, np.int32)])] * 25, limit_s=0.1)
-    assert len(results) == 25
-    assert [len(batch.calls) for batch in tracker.sessions.batches] == [10, 10, 5]
+def test_batch_takes_arrays_as_they_are_when_their_call_is_given(module):
+    x = np.zeros(4, np.int32)
+
+    def calls():
+        for n in range(5):
+            x[:] = n
+            yield "double", [x]
+
+    assert [result.tolist() for result in module.batch(calls())] == [[2 * n] * 4 for n in range(5)]
 
 
-def test_batch_is_cut_before_a_message_becomes_too_large(tracker):
-    from farm.api.v1 import session_pb2, tensor_pb2
-    from farm.client.batch import requests
+def test_batch_of_many_calls_has_several_messages_on_their_way(module, tracker):
+    results = module.batch(calls_of(7 * MESSAGE_CALLS + 1))
+    assert [result[0] for result in results] == list(range(0, 14 * MESSAGE_CALLS + 2, 2))
+    packs = tracker.sessions.packs
+    assert [len(packed.order) for packed in packs] == [MESSAGE_CALLS] * 7 + [1]
+    assert [packed.follows for packed in packs] == [0] + [1] * 7
 
-    call = session_pb2.CallRequest(inputs=[tensor_pb2.Tensor(inline=bytes(1 << 20))])
-    cut = [len(batch.calls) for batch in requests([(call, 0)] * 40, 30.0)]
-    assert sum(cut) == 40
-    assert max(cut) * call.ByteSize() <= MAX_BATCH_BYTES
-    assert [len(b.calls) for b in requests([(session_pb2.CallRequest(), 8 << 20)] * 5, 30.0)] == [
-        *(2, 2, 1)
-    ]
+
+def test_batch_whose_calls_are_made_by_calling_goes_on(module):
+    def calls():
+        for n in range(2 * MESSAGE_CALLS):
+            if n % MESSAGE_CALLS == 1:
+                yield "double", [module["double"](np.full(4, n, np.int32))]
+            yield "double", [np.full(4, n, np.int32)]
+
+    results = [int(result[0]) for result in module.batch(calls())]
+    assert len(results) == 2 * MESSAGE_CALLS + 2
+    assert (results[1], results[2], results[-1]) == (4, 2, 4 * MESSAGE_CALLS - 2)
+
+
+@pytest.mark.parametrize("size", [64 << 10, 256 << 10])
+def test_batch_is_cut_before_a_message_becomes_too_large(size):
+    for sizes in ((size, 1), (1, size)):
+        x = ParamSpec("x", "uint8", (sizes[0],), "input")
+        y = ParamSpec("y", "uint8", (sizes[1],), "output")
+        signature = Signature((x, y))
+        function = RemoteFunction(None, 1, "f", "llvm", signature, layout_of("f", signature))
+        array = np.zeros(x.shape, np.uint8)
+        cut = [it.request(0, 1).packed for it in messages([(function, [array])] * 40, None, 30.0)]
+        assert sum(len(packed.order) for packed in cut) == 40
+        assert len(cut) == -(-40 * size // MESSAGE_BYTES)
+
+
+def test_batch_with_large_arrays_names_blobs(client, large_artifact, tracker):
+    arrays = [np.full(1 << 17, n, np.int32) for n in range(25)]
+    with client.acquire() as session:
+        module = session.load(large_artifact)
+        results = module.batch([("large", [array]) for array in arrays], limit_s=0.1)
+    assert [int(result[0]) for result in results] == [2 * n for n in range(25)]
+    batches = tracker.sessions.batches
+    assert [len(batch.calls) for batch in batches] == [10, 10, 5]
+    assert [batch.follows for batch in batches] == [0, 1, 1]
+    assert [call.limit_s for call in batches[0].calls] == [pytest.approx(0.01)] * 10
+
+
+@pytest.mark.parametrize("at", [0, MESSAGE_CALLS - 1, MESSAGE_CALLS + 3, 5 * MESSAGE_CALLS])
+def test_batch_that_fails_somewhere_makes_no_call_after_it(module, tracker, x, at):
+    calls = calls_of(6 * MESSAGE_CALLS)
+    calls[at] = ("crash", [x])
+    with pytest.raises(KernelCrashed, match=f"call {at}: kernel crash: SIGSEGV") as caught:
+        module.batch(calls)
+    assert caught.value.details["call"] == str(at)
+    assert module["double"](x).tolist() == [0, 2, 4, 6]
+    assert tracker.sessions.made == at + 1
+
+
+def test_session_of_several_threads_gives_each_its_own_replies(module):
+    def work(n):
+        x = np.full(4, n, np.int32)
+        single = [int(module["double"](x)[0]) for _ in range(20)]
+        return single + [int(result[0]) for result in module.batch([("double", [x])] * 100)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(8))) == [[2 * n] * 120 for n in range(8)]
+
+
+def test_interrupted_call_says_that_the_session_is_over(module, tracker, x, later):
+    tracker.sessions.slow.clear()
+    later(0.2, _thread.interrupt_main)
+    with pytest.raises(KeyboardInterrupt):
+        module["double"](x)
+    tracker.sessions.slow.set()
+    with pytest.raises(InvalidInput, match="interrupted; acquire"):
+        module["double"](x)
 
 
 def test_batch_that_fails_says_at_which_call_and_the_session_goes_on(module, x):
@@ -154,4 +232,4 @@ def test_batch_with_arrays_that_do_not_fit_is_not_sent(module, tracker, x):
         module.batch([("absent", [x])])
     with pytest.raises(InvalidInput, match="limit_s"):
         module.batch([("double", [x])], limit_s=601)
-    assert tracker.sessions.batches == []
+    assert tracker.sessions.packs == []

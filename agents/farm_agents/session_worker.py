@@ -1,0 +1,216 @@
+"""A session's worker, as the agent sees it: there when it is needed, loaded again after it has died.
+
+Owns: starting it, asking it within a limit, what a crash becomes, what it prints, its file of replies.
+Does not own: what requests are allowed (`farm_agents.session`), or what a request does (`farm_agents.worker`).
+
+Invariant: a worker has loaded what the one before it had, under the same numbers, before it is asked anything; after
+`kill` nothing that it started is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from farm.api.v1 import session_pb2
+from farm.core.digest import Digest
+from farm.core.wire import digest_to_proto
+from farm.errors import FarmError, InfrastructureError, KernelCrashed, TimeLimit
+from farm.rpc import error_from_proto
+from farm_agents.cache import BlobCache
+from farm_agents.child import Child
+from farm_agents.device import LocalDevice
+from farm_agents.sandbox.output import OutputLog
+from farm_agents.worker.replies import NAME as REPLIES
+from farm_agents.zygotes import describe_status
+
+LOAD_LIMIT_S = 60.0
+MAX_OUTPUT_BYTES = 4 << 20
+"""What one worker may print; the rest is dropped, with a mark."""
+
+
+@dataclass(slots=True)
+class SessionWorker:
+    """The worker of one session.
+
+    Attributes
+    ----------
+    loaded
+        Artifacts in the order of their module ids; whoever loads one adds it.
+    """
+
+    device: LocalDevice
+    cache: BlobCache
+    folder: Path
+    loaded: list[Digest] = field(default_factory=list)
+    _child: Child | None = None
+    _replies: int | None = None
+    _output: OutputLog | None = None
+
+    @property
+    def log(self) -> Path:
+        """What the workers of this session print."""
+        return self.folder / "output.log"
+
+    async def ask(
+        self, request: session_pb2.SessionRequest, blobs: Sequence[Digest], limit_s: float
+    ) -> session_pb2.SessionReply:
+        """Send a request to the worker, with its blobs in the cache."""
+        await self.cache.fetch_all(blobs)
+        return await self._ask_child(await self.child(), request, blobs, limit_s)
+
+    async def _ask_child(
+        self,
+        child: Child,
+        request: session_pb2.SessionRequest,
+        blobs: Sequence[Digest],
+        limit_s: float,
+    ) -> session_pb2.SessionReply:
+        """Send a request; a blob that turns out to be damaged is fetched once more."""
+        reply = await self.exchange(child, request, limit_s)
+        damaged = [d for d in blobs if d.sha256 == reply.error.details.get("blob")]
+        if not damaged:
+            return reply
+        self.cache.forget(damaged[0])
+        await self.cache.fetch_all(damaged)
+        return await self.exchange(child, request, limit_s)
+
+    async def child(self) -> Child:
+        """Return the worker, starting one and loading what was loaded before if it has died."""
+        if self._child is not None and self._child.usable:
+            return self._child
+        self.close()
+        zygote = await self.device.zygote()
+        config = self.device.config(self.folder, self.cache.root)
+        if zygote.rooms is None:  # else what it prints comes through a pipe of its sandbox
+            config["log"] = str(self._open_output())
+        child = self._child = await zygote.fork(config)
+        try:
+            for number, digest in enumerate(self.loaded, 1):
+                await self._load_again(child, number, digest)
+        except BaseException:  # a worker that lacks a module would give the next one its number
+            await self.kill()
+            raise
+        return child
+
+    def replies(self, child: Child) -> int:
+        """Return a descriptor of the file of replies of a worker that has loaded something.
+
+        Opened once, so that it outlives the worker, and a kernel cannot put another file in its place later.
+        """
+        if self._replies is None:
+            self._replies = child.open_file(REPLIES)
+        return self._replies
+
+    async def _load_again(self, child: Child, number: int, digest: Digest) -> None:
+        await self.cache.fetch(digest)
+        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
+        request = session_pb2.SessionRequest(seq=number, load=load)
+        reply = await self._ask_child(child, request, [digest], LOAD_LIMIT_S)
+        raise_error(reply)
+
+    async def exchange(
+        self, child: Child, request: session_pb2.SessionRequest, limit_s: float
+    ) -> session_pb2.SessionReply:
+        """Send one request to the worker and return its reply.
+
+        Raises
+        ------
+        TimeLimit, KernelCrashed
+            The worker was killed at the limit, or died; it is gone with everything that it started.
+        """
+        what = _describe(request)
+        try:
+            async with asyncio.timeout(limit_s):
+                await child.send(request.SerializeToString())
+                frame = await child.receive()
+            if frame is not None:
+                return _reply(frame, request.seq)
+        except TimeoutError:
+            await self.kill()
+            raise TimeLimit(
+                f"{what}: ran past its limit ({limit_s:g} s) and was killed; raise limit_s or fix the "
+                "kernel",
+                limit_s=f"{limit_s:g}",
+            ) from None
+        except (DecodeError, InfrastructureError) as error:
+            await self.kill()
+            raise KernelCrashed(
+                f"{what}: the kernel broke the worker's channel ({error}); fix the kernel"
+            ) from error
+        raise await self._crash(child, what, limit_s)
+
+    async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
+        facts = describe_status(await self.kill()) | dict(child.exceeded)
+        if not child.zygote.alive:
+            return InfrastructureError(f"{what}: the worker was ended from outside; call again")
+        if facts.get("signal") == "SIGXCPU":
+            return TimeLimit(
+                f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise limit_s",
+                limit_s=f"{limit_s:g}",
+            )
+        how = facts.get("signal") or f"exit code {facts['exit_code']}"
+        if "limit" in facts:
+            how += f", past its limit on {facts['limit']}"
+        return KernelCrashed(
+            f"{what}: ended the process it ran in ({how}); fix the kernel", **facts
+        )
+
+    async def kill(self) -> int:
+        """Kill the worker with everything that it started; return its wait status."""
+        child, self._child = self._child, None
+        status = 0 if child is None else await child.kill()
+        self._close_output()
+        return status
+
+    def _open_output(self) -> Path:
+        """Return a pipe to print into, whose other end writes the log up to its limit."""
+        pipe = self.folder / "output.pipe"
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe, 0o600)
+        # For writing too, so that a pipe that nobody has opened yet is not at its end.
+        fd = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._output = OutputLog(fd, MAX_OUTPUT_BYTES)
+        self._output.attach(self.log)
+        return pipe
+
+    def close(self) -> None:
+        """Let go of what a worker that is gone has left, its replies too."""
+        if self._replies is not None:
+            os.close(self._replies)
+            self._replies = None
+        self._close_output()
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+
+def raise_error(reply: session_pb2.SessionReply) -> None:
+    """Raise the error that a reply is, if it is one."""
+    if reply.WhichOneof("reply") == "error":
+        raise error_from_proto(reply.error)
+
+
+def _describe(request: session_pb2.SessionRequest) -> str:
+    if request.WhichOneof("request") == "load":
+        return f"loading {request.load.artifact.sha256[:12]}"
+    if request.WhichOneof("request") == "batch":
+        return f"batch of {len(request.batch.calls)} calls"
+    if request.WhichOneof("request") == "packed":
+        symbols = ", ".join(one.symbol[:80] for one in request.packed.functions[:3])
+        return f"{len(request.packed.order)} calls of {symbols}"
+    return f"call {request.call.symbol[:80]}"
+
+
+def _reply(frame: bytes, seq: int) -> session_pb2.SessionReply:
+    reply = session_pb2.SessionReply.FromString(frame)
+    if reply.seq != seq:
+        raise InfrastructureError(f"it answered request {reply.seq} instead of {seq}")
+    return reply
