@@ -20,7 +20,8 @@ from farm_agents.state.model import (
 from farm_agents.state.run import Run, RunOrder, RunPhase, RunResult
 from farm_agents.wire import desired_from_proto, state_to_proto
 from farm_tracker.cas import BlobStore
-from farm_tracker.service.convert import desired_to_proto, report_from_proto
+from farm_tracker.service.convert import desired_to_proto
+from farm_tracker.service.reports import Reports
 from farm_tracker.state.commands import BuildOrder as SentBuild
 from farm_tracker.state.commands import PushDesired
 from farm_tracker.state.commands import RunOrder as SentRun
@@ -87,7 +88,7 @@ def test_report_is_what_the_messages_carry(tmp_path):
         {"llvm/x86_64": "test 1"},
     )
     message.host, message.version = "host", "1"
-    there = report_from_proto(message, blobs, connected=True)
+    there = Reports(blobs).take(message)
     assert there == here
 
 

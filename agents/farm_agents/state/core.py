@@ -35,8 +35,8 @@ from farm_agents.state.messages import (
     Stop,
     Tick,
 )
-from farm_agents.state.model import BuildPhase, Device, Grant, Health, State, Use
-from farm_agents.state.run import Run, RunPhase
+from farm_agents.state.model import NO_EPOCH, BuildPhase, Device, Grant, Health, State, Use
+from farm_agents.state.run import RunPhase
 from farm_agents.state.runs import RunFacts, RunTrigger, change_run
 
 _ANSWERS = {
@@ -58,7 +58,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, tuple[Command, 
     after, expired = _expire(after, now)
     after, settled = _settle(after, now)
     done = (*commands, *expired, *settled)
-    if _visible(after) != _visible(state):
+    if _has_news(after, state):
         done = (*done, Report())
     return after, done
 
@@ -227,12 +227,38 @@ def _put(state: State, device: Device) -> State:
     return replace(state, devices={**state.devices, device.device_id: device})
 
 
-def _visible(state: State) -> object:
-    devices = [(d.use, d.epoch, d.health, d.health_cause) for d in state.devices.values()]
-    builds = [(name, build.outcome is not None) for name, build in state.builds.items()]
-    runs = [_visible_run(run) for run in state.runs.values()]
-    return devices, builds, runs
+def _has_news(after: State, before: State) -> bool:
+    """Tell whether the tracker should hear of a step at once, and not only with the next heartbeat.
+
+    What has gone, it no longer wanted; and that the agent has begun what it was asked for changes nothing for it until
+    that is done. Each message costs a tracker with many agents more than the rest of a short run.
+    """
+    known = _news(before)
+    return any(it not in known for it in _news(after))
 
 
-def _visible_run(run: Run) -> object:
-    return run.order.attempt_id, run.outcome, run.log, run.log_is_cut
+def _news(state: State) -> list[object]:
+    devices = [
+        (name, *_shown_use(state, device), device.health, device.health_cause)
+        for name, device in state.devices.items()
+    ]
+    builds = [name for name, it in state.builds.items() if it.outcome is not None]
+    runs = [
+        (name, it.outcome, it.log, it.log_is_cut)
+        for name, it in state.runs.items()
+        if it.outcome is not None or it.log
+    ]
+    return [*devices, *builds, *runs]
+
+
+def _shown_use(state: State, device: Device) -> tuple[Use, int]:
+    """Return a device's use; getting ready counts as idle, and cleaning up at the tracker's wish as leased still."""
+    grant = state.wanted_leases.get(device.device_id)
+    is_wanted = grant is not None and grant.epoch == device.epoch
+    match device.use:
+        case Use.PREPARING:
+            return Use.IDLE, NO_EPOCH
+        case Use.CLEANING if not is_wanted and not state.stopping:
+            return Use.LEASED, device.epoch
+        case _:
+            return device.use, device.epoch

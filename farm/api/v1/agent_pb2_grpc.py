@@ -51,8 +51,9 @@ class AgentServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Synchronise(self, request_iterator, context):
-        """The control stream. The agent sends its full state on connect, on each change and at least once in
-        `heartbeat_s`; the tracker answers with the whole desired state on connect and on each change.
+        """The control stream. The agent sends its full state on connect, at least once in `heartbeat_s`, and at once if there
+        is news: a device that is ready, idle again or broken, an attempt that ended or printed. The tracker answers with
+        the whole desired state on connect and on each change.
         ABORTED (FENCED): a newer process has connected under the same agent_id; the older must end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

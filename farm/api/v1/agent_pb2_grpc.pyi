@@ -33,8 +33,9 @@ class AgentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
     Synchronise: _grpc.StreamStreamMultiCallable[_agent_pb2.AgentState, _agent_pb2.DesiredState]
-    """The control stream. The agent sends its full state on connect, on each change and at least once in
-    `heartbeat_s`; the tracker answers with the whole desired state on connect and on each change.
+    """The control stream. The agent sends its full state on connect, at least once in `heartbeat_s`, and at once if there
+    is news: a device that is ready, idle again or broken, an attempt that ended or printed. The tracker answers with
+    the whole desired state on connect and on each change.
     ABORTED (FENCED): a newer process has connected under the same agent_id; the older must end.
     """
     Serve: _grpc.StreamStreamMultiCallable[_agent_pb2.ServeFrame, _session_pb2.SessionRequest]
@@ -46,8 +47,9 @@ class AgentServiceStub:
 class AgentServiceAsyncStub(AgentServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Synchronise: _aio.StreamStreamMultiCallable[_agent_pb2.AgentState, _agent_pb2.DesiredState]  # type: ignore[assignment]
-    """The control stream. The agent sends its full state on connect, on each change and at least once in
-    `heartbeat_s`; the tracker answers with the whole desired state on connect and on each change.
+    """The control stream. The agent sends its full state on connect, at least once in `heartbeat_s`, and at once if there
+    is news: a device that is ready, idle again or broken, an attempt that ended or printed. The tracker answers with
+    the whole desired state on connect and on each change.
     ABORTED (FENCED): a newer process has connected under the same agent_id; the older must end.
     """
     Serve: _aio.StreamStreamMultiCallable[_agent_pb2.ServeFrame, _session_pb2.SessionRequest]  # type: ignore[assignment]
@@ -62,8 +64,9 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_agent_pb2.AgentState],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.DesiredState], _abc.AsyncIterator[_agent_pb2.DesiredState]]:
-        """The control stream. The agent sends its full state on connect, on each change and at least once in
-        `heartbeat_s`; the tracker answers with the whole desired state on connect and on each change.
+        """The control stream. The agent sends its full state on connect, at least once in `heartbeat_s`, and at once if there
+        is news: a device that is ready, idle again or broken, an attempt that ended or printed. The tracker answers with
+        the whole desired state on connect and on each change.
         ABORTED (FENCED): a newer process has connected under the same agent_id; the older must end.
         """
 

@@ -29,8 +29,6 @@ from farm_agents.state.messages import (
 )
 from farm_agents.state.model import KILL_LIMIT_S, TRANSFER_LIMIT_S, Failed, Grant, Health, Use
 from farm_agents.state.run import (
-    BUSY_PHASES,
-    DEVICE_PHASES,
     KEEP_LIMIT_S,
     LOAD_LIMIT_S,
     RUN_GRACE_S,
@@ -39,9 +37,6 @@ from farm_agents.state.run import (
     RunPhase,
     RunResult,
 )
-from farm_agents.state.runs import RUN_TABLE, RunFacts, RunTrigger, change_run
-from hypothesis import given
-from hypothesis import strategies as st
 
 from farm.core.digest import digest_of
 
@@ -284,143 +279,18 @@ def test_run_that_prints_after_its_end_is_a_defect(running):
         step(state, RunLogged("job.1", (CHUNK,), False), 6.0)
 
 
-def test_report_comes_when_a_run_starts_prints_and_ends(fresh):
+def test_report_comes_when_a_run_prints_and_ends(fresh):
     state, commands = step(fresh, wanted(1), 1.0)
+    assert Report() not in commands
+    state, commands = step(state, Prepared("d", 1), 2.0)
     assert Report() in commands
-    state, _ = step(state, Prepared("d", 1), 2.0)
     state, commands = step(state, RunMoved("job.1", RunPhase.LOADING), 2.0)
     assert commands == ()
     state, commands = step(state, RunLogged("job.1", (CHUNK,), False), 2.0)
     assert commands == (Report(),)
     state, commands = step(state, ended(1), 2.0)
     assert commands == (Report(),)
-    _, commands = step(state, RunsTold(frozenset({"job.1"})), 2.0)
+    state, commands = step(state, RunsTold(frozenset({"job.1"})), 2.0)
     assert commands == ()
-
-
-def test_table_of_runs_leads_only_forward():
-    following = {
-        RunPhase.WAITING: {RunPhase.FETCHING, RunPhase.FINISHED},
-        RunPhase.KILLING: {RunPhase.KILLING, RunPhase.FINISHED},
-        RunPhase.STORING: {RunPhase.KILLING, RunPhase.FINISHED},
-    }
-    going = {RunPhase.KILLING, RunPhase.FINISHED, RunPhase.STORING}
-    for phase, trigger in RUN_TABLE:
-        run = Run(order(1), phase, deadline=1.0)
-        changed, _ = change_run(run, trigger, RunFacts(2.0, phase=RunPhase.STORING, ended=ended(1)))
-        assert changed.phase in following.get(phase, going), (phase, trigger)
-        assert (changed.phase is RunPhase.FINISHED) == (changed.deadline is None)
-    assert {trigger for _, trigger in RUN_TABLE} == set(RunTrigger)
-    assert {phase for phase, _ in RUN_TABLE} == set(RunPhase) - {RunPhase.FINISHED}
-    with pytest.raises(InvalidTransition, match="no transition from FINISHED"):
-        change_run(Run(order(1), RunPhase.FINISHED), RunTrigger.ENDED, RunFacts(1.0))
-
-
-# Random histories: a tracker that wants anything, a shell that answers whenever it likes.
-
-EPOCHS = st.integers(1, 5)
-HISTORIES = st.lists(
-    st.one_of(
-        st.tuples(st.just("desired"), st.sets(EPOCHS, max_size=1), st.sets(EPOCHS, max_size=3)),
-        st.tuples(st.just("device"), st.booleans()),
-        st.tuples(st.just("run"), EPOCHS, st.booleans()),
-        st.tuples(st.just("told")),
-        st.tuples(st.just("wait"), st.floats(0, 40)),
-        st.tuples(st.just("stop")),
-    ),
-    max_size=40,
-)
-NEXT = {
-    RunPhase.FETCHING: RunPhase.LOADING,
-    RunPhase.LOADING: RunPhase.RUNNING,
-    RunPhase.RUNNING: RunPhase.ENDING,
-    RunPhase.ENDING: RunPhase.STORING,
-}
-
-
-class Shell:
-    """Carries out what the core commands, when the history says so."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.state = initial_state(["d"], 1)
-        self.device = None
-        self.started = []
-        self.dropped = set()
-
-    def feed(self, event):
-        before = self.state
-        self.state, commands = step(before, event, self.now)
-        for command in commands:
-            match command:
-                case Prepare(lease):
-                    self.device = Prepared("d", lease.epoch)
-                case Clean(device, epoch):
-                    self.device = Cleaned(device, epoch)
-                case StartRun(it):
-                    assert it.attempt_id not in self.started, "started twice"
-                    assert all(it.epoch > int(name[4:]) for name in self.started)
-                    self.started.append(it.attempt_id)
-                case DropRun(attempt_id):
-                    assert before.runs[attempt_id].is_told
-                case _:
-                    pass
-        self.check()
-
-    def check(self):
-        state, device = self.state, self.state.devices["d"]
-        for run in state.runs.values():
-            assert (run.outcome is not None) == (run.phase is RunPhase.FINISHED)
-            assert (run.deadline is None) == (run.phase is RunPhase.FINISHED)
-            if run.phase in DEVICE_PHASES:
-                assert (device.use, device.epoch) == (Use.LEASED, run.order.epoch)
-                assert run.order.attempt_id in state.wanted_runs
-        assert sum(run.phase in DEVICE_PHASES for run in state.runs.values()) <= 1
-
-    def move(self, run, well):
-        attempt_id = run.order.attempt_id
-        if run.phase in NEXT and well:
-            self.feed(RunMoved(attempt_id, NEXT[run.phase]))
-        elif run.phase in BUSY_PHASES | {RunPhase.STORING}:
-            self.feed(RunEnded(attempt_id, RunResult(b"r") if well else KILLED, 1.0, 2.0))
-
-    def happen(self, kind, *values):
-        match kind:
-            case "desired":
-                leases = tuple(grant(epoch, self.now + 60.0) for epoch in values[0])
-                self.feed(Desired(leases, (), tuple(map(order, sorted(values[1])))))
-            case "device" if self.device is not None:
-                self.answer(*values)
-            case "run" if f"job.{values[0]}" in self.state.runs:
-                self.move(self.state.runs[f"job.{values[0]}"], values[1])
-            case "told":
-                self.feed(RunsTold(frozenset(self.state.runs)))
-            case "wait":
-                self.now += values[0]
-                self.feed(Tick())
-            case "stop":
-                self.feed(Stop())
-            case _:
-                pass
-
-    def answer(self, well):
-        event, self.device = self.device, None
-        if isinstance(event, Prepared) and not well:
-            event = SessionFailed("d", event.epoch, "no")
-        self.feed(event)
-
-
-@given(HISTORIES)
-def test_random_history_starts_each_run_once_and_comes_to_rest(history):
-    shell = Shell()
-    for kind, *values in history:
-        shell.happen(kind, *values)
-        deadline = next_deadline(shell.state)
-        assert deadline is None or deadline > shell.now
-    shell.feed(Stop())
-    if isinstance(shell.device, Cleaned):
-        shell.feed(shell.device)
-    for run in list(shell.state.runs.values()):
-        if run.phase is RunPhase.KILLING:
-            shell.move(run, False)
-    assert shell.state.at_rest
+    _, commands = step(state, Desired((), (), ()), 2.0)
+    assert set(commands) == {Clean("d", 1), DropRun("job.1")}

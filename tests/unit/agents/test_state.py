@@ -264,11 +264,29 @@ def test_stop_ends_everything_and_takes_nothing_new():
     assert (commands, state.at_rest, state.builds) == ([], True, {})
 
 
-def test_report_comes_exactly_when_what_the_tracker_sees_has_changed():
-    state, commands = step(fresh(), Desired((grant(1),), ()), 0.0)
+def test_report_comes_when_a_device_is_ready_or_free_and_not_for_each_step_on_the_way():
+    state, commands = step(fresh(), Desired((grant(1),), (order("a"),)), 0.0)
+    assert Report() not in commands
+    state, commands = step(state, Prepared("d", 1), 1.0)
     assert Report() in commands
-    state, commands = step(state, Desired((replace(grant(1), ends_at=200.0),), ()), 1.0)
+    state, commands = step(state, Desired((replace(grant(1), ends_at=200.0),), (order("a"),)), 1.0)
     assert commands == ()
+    state, commands = step(state, BuildEnded("a", OBJECT, 0.0), 1.0)
+    assert commands == (Report(),)
+    state, commands = step(state, Desired((), ()), 2.0)
+    assert commands == (Clean("d", 1),)
+    _, commands = step(state, Cleaned("d", 1), 3.0)
+    assert commands == (Report(),)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [SessionFailed("d", 1, "no worker"), Tick(), HealthSeen("d", Health.BAD, "hot"), Stop()],
+)
+def test_report_comes_at_once_for_what_the_tracker_did_not_ask_for(event):
+    state, _ = play(fresh(), (0.0, Desired((grant(1),), ())), (1.0, Prepared("d", 1)))
+    _, commands = step(state, event, 1000.0)
+    assert Report() in commands
 
 
 # Random histories: a shell that answers in any order and at any time, a tracker that wants anything.

@@ -14,7 +14,8 @@ from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.ids import AgentId, LeaseId
 from farm.errors import Fenced, InvalidInput
 from farm_tracker.identity.caller import check_speaks_for
-from farm_tracker.service.convert import desired_to_proto, report_from_proto
+from farm_tracker.service.convert import desired_to_proto
+from farm_tracker.service.reports import Reports
 from farm_tracker.service.streams import errors_to_status, read, run_until, write
 
 if TYPE_CHECKING:
@@ -50,10 +51,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None:
                 raise InvalidInput("agent: an empty stream; send your state first")
             check_speaks_for(first.agent_id)
-            link = self._tracker.connect(report_from_proto(first, self._blobs, connected=True))
+            reports = Reports(self._blobs)
+            link = self._tracker.connect(reports.take(first))
             try:
                 await run_until(
-                    self._push(context, link), self._listen(context, link), ends=[link.ended]
+                    self._push(context, link),
+                    self._listen(context, link, reports),
+                    ends=[link.ended],
                 )
             finally:
                 self._tracker.disconnect(link)
@@ -101,11 +105,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 async with asyncio.timeout(TELL_EVERY_S):
                     desired = await link.take()
 
-    async def _listen(self, context: Control, link: Link) -> None:
+    async def _listen(self, context: Control, link: Link, reports: Reports) -> None:
         while (state := await read(context)) is not None:
             if (state.agent_id, state.instance_id) != (link.agent_id, link.instance_id):
                 raise InvalidInput("agent: another agent on the same stream; open one for each")
-            self._tracker.post(report_from_proto(state, self._blobs, connected=False))
+            self._tracker.post(reports.take(state))
 
 
 async def _relay(context: Serving, end: AgentEnd) -> None:
