@@ -78,6 +78,7 @@ class Tracker:
         self._changed: dict[JobId, set[asyncio.Event]] = {}
         self._followers: set[asyncio.Event] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._stopping = False
         # Done when the tracker stops or fails: whoever waits for news gets its error.
         self.ending: asyncio.Future[InfrastructureError] = (
@@ -279,12 +280,15 @@ class Tracker:
         return await self._commits.in_thread(self._store.lookup, specs)
 
     def _arm(self) -> None:
+        at = self.state.next_deadline()
         if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return  # a tick that comes too early changes nothing, and arms again
             self._timer.cancel()
             self._timer = None
-        at = self.state.next_deadline()
         if at is not None and not self.failed.done():
             delay_s = max(0.0, at - self.clock.now())
+            self._timer_at = at
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:

@@ -16,6 +16,7 @@ from farm.errors import Fenced
 from farm_tracker.state import builds, jobs, leases
 from farm_tracker.state.commands import FenceAgent, Warn
 from farm_tracker.state.model import HELD, Agent, Device, Health, Lease, Observed, Use
+from farm_tracker.state.queue import same_labels
 from farm_tracker.state.table import OBSERVED, Trigger, follow
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def report(draft: Draft, event: AgentReported) -> None:
         _miss_device(draft, event, device_id)
     for attempt in event.attempts:
         builds.report(draft, event, attempt)
-    for family in event.builds:
-        draft.families[family] = None
+    if draft.agents[event.agent_id].free_slots:
+        for family in event.builds:
+            draft.families[family] = None
     if event.connected:
         draft.push[event.agent_id] = None
 
@@ -162,22 +164,45 @@ def _report_device(draft: Draft, event: AgentReported, it: DeviceReport) -> None
         device = Device(description=it.description, agent_id=event.agent_id)
     elif device.agent_id != event.agent_id:
         device = _adopt(draft, device, event)
-    before = device
-    same = device.description == it.description
-    device = replace(
-        device,
-        description=device.description if same else it.description,
-        observed=Observed.ONLINE,
-        health=device.health if _keeps_health(device, it) else it.health,
-        health_cause=device.health_cause if _keeps_health(device, it) else it.health_cause,
-        # A tracker that lost its store must not give an epoch out twice.
-        epoch=Epoch(max(device.epoch, it.epoch)) if device.use not in HELD else device.epoch,
-    )
-    draft.devices[device_id] = device
-    _report_use(draft, device, it)
+    before = draft.devices.get(device_id)
+    reported = _as_reported(device, it)
+    if reported is not before:
+        draft.devices[device_id] = reported
+    _report_use(draft, reported, it)
     after = draft.devices[device_id]
-    if after.is_free and not (before.is_free and before.labels == after.labels):
+    if after.is_free and not (device.is_free and same_labels(device, after)):
         draft.freed[device_id] = None
+
+
+def _as_reported(device: Device, it: DeviceReport) -> Device:
+    """Return the device with what its agent says of it; the same value if that is nothing new."""
+    keeps = _keeps_health(device, it)
+    said = (
+        it.description,
+        Observed.ONLINE,
+        device.health if keeps else it.health,
+        device.health_cause if keeps else it.health_cause,
+        # A tracker that lost its store must not give an epoch out twice.
+        Epoch(max(device.epoch, it.epoch)) if device.use not in HELD else device.epoch,
+    )
+    known = (
+        device.description,
+        device.observed,
+        device.health,
+        device.health_cause,
+        device.epoch,
+    )
+    if said == known:
+        return device
+    description, observed, health, health_cause, epoch = said
+    return replace(
+        device,
+        description=device.description if description == device.description else description,
+        observed=observed,
+        health=health,
+        health_cause=health_cause,
+        epoch=epoch,
+    )
 
 
 def _report_use(draft: Draft, device: Device, it: DeviceReport) -> None:

@@ -9,6 +9,7 @@ no queued unit waits while an online agent that builds its family has a free slo
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -175,17 +176,27 @@ def lose_all(draft: Draft, agent: Agent, cause: str) -> None:
 
 
 def assign(draft: Draft) -> None:
-    """Give queued units of the families that this step touched to agents with a free slot."""
+    """Give queued units of the families that this step touched to agents with a free slot, the freest first."""
     for family in draft.families:
-        for unit in list(draft.queued_units(family)):
-            builders = [
-                agent
-                for agent in draft.agents.values()
-                if family in agent.builds and agent.free_slots > 0
-            ]
+        units = list(draft.queued_units(family))
+        if not units:
+            continue
+        builders = [
+            (-agent.free_slots, agent.agent_id)
+            for agent in draft.agents.values()
+            if family in agent.builds and agent.free_slots > 0
+        ]
+        heapq.heapify(builders)
+        for unit in units:
             if not builders:
                 break
-            _start(draft, unit, min(builders, key=lambda it: (-it.free_slots, it.agent_id)))
+            agent_id = builders[0][1]
+            _start(draft, unit, draft.agents[agent_id])
+            free_slots = draft.agents[agent_id].free_slots
+            if free_slots > 0:
+                heapq.heapreplace(builders, (-free_slots, agent_id))
+            else:
+                heapq.heappop(builders)
 
 
 def expire_unit(draft: Draft, unit: BuildUnit) -> None:

@@ -9,13 +9,14 @@ Invariant: an index always equals what the entities say (`invariants` computes b
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from farm.core.ids import JobId, LeaseId
 from farm_tracker.state.account import Account
-from farm_tracker.state.deadlines import TABLES, deadline_of
+from farm_tracker.state.deadlines import deadline_of
 from farm_tracker.state.model import Agent, Device, Lease, Limits
 from farm_tracker.state.notes import Note
 from farm_tracker.state.queue import Matching, Queue, same_labels
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=str)
 V = TypeVar("V")
-
-STALE_DUE = 3
-"""The heap of deadlines is made anew when it holds so many times more than there are entities."""
 
 
 @dataclass(slots=True)
@@ -101,7 +99,10 @@ class State:
         self.client_jobs: dict[tuple[str, str], JobId] = {}
         self.queued_units: dict[str, dict[UnitId, None]] = {}
         self.open_units: dict[UnitSpec, UnitId] = {}
+        # Each entity with a deadline has one entry in the heap that counts, at its deadline or before: most deadlines
+        # only ever move later, and then nothing has to be done until the entry comes up.
         self._due: list[tuple[float, str, str]] = []
+        self._counts: dict[tuple[str, str], float] = {}
 
     @property
     def queued_leases(self) -> dict[LeaseId, None]:
@@ -134,8 +135,6 @@ class State:
         for attempt_id in _put(self.attempts, changes.attempts):
             self._arm("attempts", attempt_id, self.attempts.get(attempt_id))
         self._apply_runs(changes)
-        if len(self._due) > 64 + STALE_DUE * sum(len(getattr(self, name)) for name in TABLES):
-            self._rebuild_due()
 
     def _apply_runs(self, changes: Changes) -> None:
         for job_id, changed in changes.run_jobs.items():
@@ -160,23 +159,35 @@ class State:
         """Yield (table, id) of everything whose deadline is not after `now`; changes nothing."""
         # A heap's children never come before their parent: walk down from the root while due.
         pending = [0] if self._due else []
-        found: dict[tuple[str, str], None] = {}
+        found: dict[tuple[str, str], float] = {}
         while pending:
             index = pending.pop()
             if index < len(self._due) and self._due[index][0] <= now:
-                at, table, key = self._due[index]
-                if self._armed(table, key) == at:
-                    found[table, key] = None
+                _, table, key = self._due[index]
+                at = self._armed(table, key)
+                if at is not None and at <= now:
+                    found[table, key] = at
                 pending += (2 * index + 1, 2 * index + 2)
-        yield from sorted(found, key=lambda it: (self._armed(*it) or 0.0, it))
+        if found:
+            yield from sorted(found, key=lambda it: (found[it], it))
 
     def next_deadline(self) -> float | None:
-        """Return when something is due next; drops what is outdated."""
+        """Return when something is due next; brings what is outdated up to date."""
         while self._due:
-            at, table, key = self._due[0]
-            if self._armed(table, key) == at:
+            entry = self._due[0]
+            at, table, key = entry
+            if self._counts.get((table, key)) != at:
+                heapq.heappop(self._due)
+                continue
+            armed = self._armed(table, key)
+            if armed == at:
                 return at
-            heapq.heappop(self._due)
+            if armed is None:
+                heapq.heappop(self._due)
+                del self._counts[table, key]
+            else:
+                heapq.heapreplace(self._due, (armed, table, key))
+                self._counts[table, key] = armed
         return None
 
     def _armed(self, table: str, key: str) -> float | None:
@@ -186,18 +197,9 @@ class State:
 
     def _arm(self, table: str, key: str, entity: Entity | None) -> None:
         deadline = deadline_of(entity, self.limits) if entity is not None else None
-        if deadline:
+        if deadline and deadline.at < self._counts.get((table, key), math.inf):
             heapq.heappush(self._due, (deadline.at, table, key))
-
-    def _rebuild_due(self) -> None:
-        """Drop what is outdated everywhere, not at the top only."""
-        self._due = [
-            (deadline.at, table, key)
-            for table in TABLES
-            for key, entity in getattr(self, table).items()
-            if (deadline := deadline_of(entity, self.limits)) is not None
-        ]
-        heapq.heapify(self._due)
+            self._counts[table, key] = deadline.at
 
     def _index_waiting(self, key: str, entity: Lease | RunJob | None) -> None:
         if entity is not None and entity.is_queued:
