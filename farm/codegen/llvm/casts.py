@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from farm.codegen.llvm.types import F32, F64, I32, I64, value_type
+from farm.codegen.llvm.types import F32, F64, I32, I64, element_of, shaped, value_type
 from farm.codegen.llvm.unit import Software, Unit
 from farm.ir.dtype import DType
 
@@ -22,7 +22,7 @@ def emit_cast(
     """Return `value` of type `source` converted to `dtype`."""
     if source is dtype:
         return value
-    kind = value_type(dtype)
+    kind = shaped(value_type(dtype), value)
     if dtype is DType.BOOL:
         return _truth(builder, value, source)
     if source.is_float:
@@ -49,7 +49,7 @@ def _to_integer(unit: Unit, builder: ir.IRBuilder, value: ir.Value, dtype: DType
     if dtype.bits == 64 and Software.CONVERSION_64 in unit.software:
         return _to_wide(unit, builder, value, dtype)
     name = "llvm.fptosi.sat" if dtype.is_signed else "llvm.fptoui.sat"
-    return _saturating(unit, builder, name, value, value_type(dtype))
+    return _saturating(unit, builder, name, value, shaped(value_type(dtype), value))
 
 
 def _saturating(
@@ -61,7 +61,7 @@ def _saturating(
 def _to_float(
     unit: Unit, builder: ir.IRBuilder, value: ir.Value, source: DType, dtype: DType
 ) -> ir.Value:
-    kind = value_type(dtype)
+    kind = shaped(value_type(dtype), value)
     if source.bits == 64 and Software.CONVERSION_64 in unit.software:
         return _from_wide(builder, value, signed=source.is_signed, kind=kind)
     return builder.sitofp(value, kind) if source.is_signed else builder.uitofp(value, kind)
@@ -76,24 +76,27 @@ def _from_wide(builder: ir.IRBuilder, value: ir.Value, *, signed: bool, kind: ir
     float64 would round are first folded into the lowest bit that it keeps ("rounding to odd"; Boldo and Melquiond,
     "Emulation of FMA and correctly rounded sums", 2008), so that the second rounding is correct.
     """
-    zero = ir.Constant(I64, 0)
+    wide, narrow, double = (shaped(part, value) for part in (I64, I32, F64))
+    zero = ir.Constant(wide, 0)
     magnitude, negative = value, None
     if signed:
         negative = builder.icmp_signed("<", value, zero)
         magnitude = builder.select(negative, builder.sub(zero, value), value)
-    if kind == F32:
+    if element_of(kind) == F32:
         lost = builder.icmp_unsigned(
-            "!=", builder.and_(magnitude, ir.Constant(I64, _LOW_BITS)), zero
+            "!=", builder.and_(magnitude, ir.Constant(wide, _LOW_BITS)), zero
         )
-        sticky = builder.shl(builder.zext(lost, I64), ir.Constant(I64, 11))
-        odd = builder.or_(builder.and_(magnitude, ir.Constant(I64, ~_LOW_BITS)), sticky)
-        large = builder.icmp_unsigned(">=", magnitude, ir.Constant(I64, 1 << 53))
+        sticky = builder.shl(builder.zext(lost, wide), ir.Constant(wide, 11))
+        odd = builder.or_(builder.and_(magnitude, ir.Constant(wide, ~_LOW_BITS)), sticky)
+        large = builder.icmp_unsigned(">=", magnitude, ir.Constant(wide, 1 << 53))
         magnitude = builder.select(large, odd, magnitude)
-    high = builder.uitofp(builder.trunc(builder.lshr(magnitude, ir.Constant(I64, 32)), I32), F64)
-    low = builder.uitofp(builder.trunc(magnitude, I32), F64)
-    result = builder.fadd(builder.fmul(high, ir.Constant(F64, 2.0**32)), low)
-    if kind == F32:
-        result = builder.fptrunc(result, F32)
+    high = builder.uitofp(
+        builder.trunc(builder.lshr(magnitude, ir.Constant(wide, 32)), narrow), double
+    )
+    low = builder.uitofp(builder.trunc(magnitude, narrow), double)
+    result = builder.fadd(builder.fmul(high, ir.Constant(double, 2.0**32)), low)
+    if element_of(kind) == F32:
+        result = builder.fptrunc(result, kind)
     return (
         builder.select(negative, builder.fneg(result), result) if negative is not None else result
     )
@@ -101,23 +104,24 @@ def _from_wide(builder: ir.IRBuilder, value: ir.Value, *, signed: bool, kind: ir
 
 def _to_wide(unit: Unit, builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     """Truncate to 64 bits as two halves; scaling by powers of two and their difference are exact."""
-    if value.type == F32:
-        value = builder.fpext(value, F64)
-    magnitude = builder.call(unit.intrinsic("llvm.fabs", [F64], F64, [F64]), [value])
-    scaled = builder.fmul(magnitude, ir.Constant(F64, 2.0**-32))
-    high = _saturating(unit, builder, "llvm.fptoui.sat", scaled, I32)
-    whole = builder.fmul(builder.uitofp(high, F64), ir.Constant(F64, 2.0**32))
-    low = _saturating(unit, builder, "llvm.fptoui.sat", builder.fsub(magnitude, whole), I32)
+    wide, narrow, double = (shaped(part, value) for part in (I64, I32, F64))
+    if value.type != double:
+        value = builder.fpext(value, double)
+    magnitude = builder.call(unit.intrinsic("llvm.fabs", [double], double, [double]), [value])
+    scaled = builder.fmul(magnitude, ir.Constant(double, 2.0**-32))
+    high = _saturating(unit, builder, "llvm.fptoui.sat", scaled, narrow)
+    whole = builder.fmul(builder.uitofp(high, double), ir.Constant(double, 2.0**32))
+    low = _saturating(unit, builder, "llvm.fptoui.sat", builder.fsub(magnitude, whole), narrow)
     bits = builder.or_(
-        builder.shl(builder.zext(high, I64), ir.Constant(I64, 32)), builder.zext(low, I64)
+        builder.shl(builder.zext(high, wide), ir.Constant(wide, 32)), builder.zext(low, wide)
     )
-    negative = builder.fcmp_ordered("<", value, ir.Constant(F64, 0.0))
+    negative = builder.fcmp_ordered("<", value, ir.Constant(double, 0.0))
     if dtype.is_signed:
-        bits = builder.select(negative, builder.sub(ir.Constant(I64, 0), bits), bits)
+        bits = builder.select(negative, builder.sub(ir.Constant(wide, 0), bits), bits)
     limits = (dtype.min, dtype.max if dtype.is_signed else -1)
-    least = builder.fcmp_ordered("<=", value, ir.Constant(F64, float(dtype.min)))
-    most = builder.fcmp_ordered(">=", value, ir.Constant(F64, float(dtype.max)))
-    bits = builder.select(least, ir.Constant(I64, limits[0]), bits)
-    bits = builder.select(most, ir.Constant(I64, limits[1]), bits)
+    least = builder.fcmp_ordered("<=", value, ir.Constant(double, float(dtype.min)))
+    most = builder.fcmp_ordered(">=", value, ir.Constant(double, float(dtype.max)))
+    bits = builder.select(least, ir.Constant(wide, limits[0]), bits)
+    bits = builder.select(most, ir.Constant(wide, limits[1]), bits)
     nan = builder.fcmp_unordered("uno", value, value)
-    return builder.select(nan, ir.Constant(I64, 0), bits)
+    return builder.select(nan, ir.Constant(wide, 0), bits)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from farm.codegen.llvm.types import I32, I64
+from farm.codegen.llvm.types import I32, I64, element_of, lanes_of, shaped
 from farm.codegen.llvm.unit import Software, Unit
 from farm.ir.bounds import Interval
 
@@ -45,10 +45,10 @@ class Division:
     def _divide(self, a: Operand, b: Operand) -> tuple[ir.Value, ir.Value]:
         if self.signed and (a.range.low < 0 or b.range.low < 0):
             return self._floored(a.value, b)
-        bits = a.value.type.width
+        bits = element_of(a.value.type).width
         if bits > 32 and a.range.high < 1 << 32 and b.range.high < 1 << 32:
             builder = self.builder
-            narrow = (builder.trunc(value, I32) for value in (a.value, b.value))
+            narrow = (builder.trunc(value, shaped(I32, value)) for value in (a.value, b.value))
             quotient, remainder = self._unsigned(*narrow, guarded=b.range.low == 0)
             return builder.zext(quotient, a.value.type), builder.zext(remainder, a.value.type)
         return self._unsigned(a.value, b.value, guarded=b.range.low == 0)
@@ -100,7 +100,7 @@ class Division:
         return quotient, builder.sub(a, builder.mul(quotient, b))
 
     def _in_software(self, b: ir.Value) -> bool:
-        if b.type.width > 32:
+        if element_of(b.type).width > 32:
             return Software.DIVISION_64 in self.unit.software
         # a division by a constant of up to 32 bits becomes a multiplication on every target
         return Software.DIVISION_32 in self.unit.software and not isinstance(b, ir.Constant)
@@ -116,6 +116,17 @@ class Division:
         return builder.select(negative, builder.sub(zero, quotient), quotient)
 
     def _call(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """Divide in software, lane by lane."""
+        if lanes_of(a) == 1:
+            return self._call_scalar(a, b)
+        builder, result = self.builder, ir.Constant(a.type, ir.Undefined)
+        for lane in range(lanes_of(a)):
+            index = ir.Constant(I32, lane)
+            sides = (builder.extract_element(value, index) for value in (a, b))
+            result = builder.insert_element(result, self._call_scalar(*sides), index)
+        return result
+
+    def _call_scalar(self, a: ir.Value, b: ir.Value) -> ir.Value:
         builder, kind = self.builder, a.type
         wide = I64 if kind.width > 32 else I32
         helper = self.unit.helper(

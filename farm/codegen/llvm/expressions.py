@@ -1,26 +1,28 @@
 """Expressions to LLVM values.
 
-Owns: arithmetic, comparisons, loads, lazy selects, row-major addresses.
-Does not own: integer division (`division`), conversions (`casts`), functions of floats (`functions`).
+Owns: arithmetic, comparisons, lazy selects.
+Does not own: addresses and memory (`memory`), integer division (`division`), conversions (`casts`), functions of
+floats (`functions`).
 
 Invariant: the value emitted is the interpreter's for every operand; flags that promise "no overflow" are set only
-where interval analysis or the verifier has proved it.
+where interval analysis or the verifier has proved it. What lanes that are masked off compute is never used.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from llvmlite import ir
 
 from farm.codegen.llvm.casts import emit_cast
+from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.division import Division, Operand
 from farm.codegen.llvm.functions import emit_function
-from farm.codegen.llvm.types import I64, constant, element, memory_type
-from farm.codegen.llvm.unit import Unit
-from farm.ir.bounds import Facts, Interval, assume, interval, whole
+from farm.codegen.llvm.linear import Linear
+from farm.codegen.llvm.memory import Memory
+from farm.codegen.llvm.types import constant
+from farm.ir.bounds import Interval, interval, whole
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
 from farm.ir.expr import (
@@ -60,149 +62,142 @@ _INTEGER = {
     BinaryOp.OR: "or_",
     BinaryOp.XOR: "xor",
 }
-_NO_WRAP = ("nuw", "nsw")
+_NO_SIGNED_WRAP = ("nsw",)
 MAX_EAGER_NODES = 8
 
 
 @dataclass
 class Expressions:
-    """Emits expressions at the builder's position.
+    """Emits expressions at the context's position; those that differ between lanes give vectors."""
 
-    Attributes
-    ----------
-    pointers
-        First element of each buffer, by name.
-    variables
-        Values of the loop variables in scope, by name.
-    facts
-        What interval analysis knows here.
-    """
+    context: Context
 
-    unit: Unit
-    builder: ir.IRBuilder
-    pointers: dict[str, ir.Value] = field(default_factory=dict)
-    variables: dict[str, ir.Value] = field(default_factory=dict)
-    facts: Facts = field(default_factory=dict)
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.context, self.emit)
 
     def emit(self, expr: Expr) -> ir.Value:
         """Return the value of an expression."""
+        context = self.context
         match expr:
             case Const(value, dtype):
                 return constant(value, dtype)
             case Var(name):
-                return self.variables[name]
+                bound = context.bindings.get(name)
+                return context.variables[name] if bound is None else self.memory.sum(bound)
             case Load(buffer, indices):
-                return self._load(buffer, indices)
+                return self.memory.load(buffer, indices)
             case Binary():
                 return self._binary(expr)
             case Compare(op, a, b):
-                return self.compare(op, self.emit(a), self.emit(b), a.dtype)
+                left, right = context.alike(self.emit(a), self.emit(b))
+                return self.compare(op, left, right, a.dtype)
             case Select():
                 return self._select(expr)
             case Cast(dtype, value):
-                return emit_cast(self.unit, self.builder, self.emit(value), value.dtype, dtype)
+                return emit_cast(
+                    context.unit, context.builder, self.emit(value), value.dtype, dtype
+                )
             case Math(op, value):
-                return emit_function(self.unit, self.builder, op, self.emit(value))
+                return emit_function(context.unit, context.builder, op, self.emit(value))
             case _:
                 raise AssertionError(f"unknown expression {type(expr).__name__}")
 
-    def address(self, buffer: Buffer, indices: tuple[Expr, ...]) -> ir.Value:
-        """Return a pointer to an element; the verifier has proved it inside the buffer."""
-        builder, offset = self.builder, None
-        for axis, index in enumerate(indices):
-            stride = math.prod(buffer.shape[axis + 1 :])
-            term = self.emit(index)
-            if stride != 1:
-                term = builder.mul(term, ir.Constant(I64, stride), flags=_NO_WRAP)
-            offset = term if offset is None else builder.add(offset, term, flags=_NO_WRAP)
-        base = self.pointers[buffer.name]
-        return base if offset is None else element(builder, base, offset, memory_type(buffer.dtype))
-
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
         """Store a value, evaluated before its address as nothing depends on the order."""
-        builder, result = self.builder, self.emit(value)
-        if buffer.dtype is DType.BOOL:
-            result = builder.zext(result, memory_type(buffer.dtype))
-        builder.store(result, self.address(buffer, indices), align=buffer.dtype.size_bytes)
+        self.memory.store(buffer, indices, self.emit(value))
 
     def compare(self, op: CompareOp, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
         """Return whether two values of `dtype` compare so; with NaN only ``ne`` holds."""
-        symbol = _SYMBOLS[op]
+        symbol, builder = _SYMBOLS[op], self.context.builder
         if dtype.is_float:
-            ordered = self.builder.fcmp_ordered
-            return (self.builder.fcmp_unordered if op is CompareOp.NE else ordered)(symbol, a, b)
-        signed = self.builder.icmp_signed
-        return (signed if dtype.is_signed else self.builder.icmp_unsigned)(symbol, a, b)
-
-    def _load(self, buffer: Buffer, indices: tuple[Expr, ...]) -> ir.Value:
-        kind = memory_type(buffer.dtype)
-        pointer = self.address(buffer, indices)
-        value = self.builder.load(pointer, typ=kind, align=buffer.dtype.size_bytes)
-        if buffer.dtype is not DType.BOOL:
-            return value
-        return self.builder.icmp_unsigned("!=", value, ir.Constant(kind, 0))
+            ordered = builder.fcmp_ordered
+            return (builder.fcmp_unordered if op is CompareOp.NE else ordered)(symbol, a, b)
+        signed = builder.icmp_signed
+        return (signed if dtype.is_signed else builder.icmp_unsigned)(symbol, a, b)
 
     def _binary(self, expr: Binary) -> ir.Value:
-        op, dtype = expr.op, expr.dtype
-        a, b = self.emit(expr.a), self.emit(expr.b)
+        op, dtype, builder = expr.op, expr.dtype, self.context.builder
+        if dtype is DType.INT64:
+            form = self.context.analysis.of(expr)
+            if form != Linear(0, {expr: 1}):
+                return self.memory.sum(form)
+        a, b = self.context.alike(self.emit(expr.a), self.emit(expr.b))
         if op in (BinaryOp.MIN, BinaryOp.MAX):
             order = CompareOp.LT if op is BinaryOp.MIN else CompareOp.GT
-            return self.builder.select(self.compare(order, a, b, dtype), a, b)
+            return builder.select(self.compare(order, a, b, dtype), a, b)
         if op in (BinaryOp.FLOORDIV, BinaryOp.FLOORMOD):
             return self._division(expr, a, b)
         if op in (BinaryOp.SHL, BinaryOp.SHR):
             return self._shift(op, dtype, a, b)
         if dtype.is_float:
-            return getattr(self.builder, _FLOAT[op])(a, b)
-        emit: Callable[..., ir.Value] = getattr(self.builder, _INTEGER[op])
-        return emit(a, b, flags=_NO_WRAP[1:]) if self._stays_in_range(expr) else emit(a, b)
+            return getattr(builder, _FLOAT[op])(a, b, flags=self.context.float_flags)
+        emit: Callable[..., ir.Value] = getattr(builder, _INTEGER[op])
+        return emit(a, b, flags=_NO_SIGNED_WRAP) if self._stays_in_range(expr) else emit(a, b)
 
     def _stays_in_range(self, expr: Binary) -> bool:
-        """Tell whether an int64 sum, difference or product is proved not to wrap around."""
-        if expr.dtype is not DType.INT64:
+        """Tell whether an int64 product is proved not to wrap around."""
+        if expr.dtype is not DType.INT64 or expr.op is not BinaryOp.MUL:
             return False
-        a, b = interval(expr.a, self.facts), interval(expr.b, self.facts)
-        match expr.op:
-            case BinaryOp.ADD:
-                found = Interval(a.low + b.low, a.high + b.high)
-            case BinaryOp.SUB:
-                found = Interval(a.low - b.high, a.high - b.low)
-            case BinaryOp.MUL:
-                products = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-                found = Interval(min(products), max(products))
-            case _:
-                return False
-        return found.within(whole(DType.INT64))
+        a, b = (interval(side, self.context.sure) for side in (expr.a, expr.b))
+        products = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+        return Interval(min(products), max(products)).within(whole(DType.INT64))
 
     def _division(self, expr: Binary, a: ir.Value, b: ir.Value) -> ir.Value:
-        division = Division(self.unit, self.builder, expr.dtype.is_signed)
-        sides = Operand(a, interval(expr.a, self.facts)), Operand(b, interval(expr.b, self.facts))
+        context = self.context
+        division = Division(context.unit, context.builder, expr.dtype.is_signed)
+        sides = (
+            Operand(a, interval(expr.a, context.sure)),
+            Operand(b, interval(expr.b, context.sure)),
+        )
         floored = expr.op is BinaryOp.FLOORDIV
         return division.quotient(*sides) if floored else division.remainder(*sides)
 
     def _shift(self, op: BinaryOp, dtype: DType, a: ir.Value, b: ir.Value) -> ir.Value:
-        amount = self.builder.and_(b, ir.Constant(b.type, dtype.bits - 1))
+        builder = self.context.builder
+        amount = builder.and_(b, ir.Constant(b.type, dtype.bits - 1))
         if op is BinaryOp.SHL:
-            return self.builder.shl(a, amount)
-        return (self.builder.ashr if dtype.is_signed else self.builder.lshr)(a, amount)
+            return builder.shl(a, amount)
+        return (builder.ashr if dtype.is_signed else builder.lshr)(a, amount)
 
     def _select(self, expr: Select) -> ir.Value:
         """Emit both sides if they are cheap and touch no memory, else branch around them."""
-        condition, builder = self.emit(expr.condition), self.builder
-        if _is_cheap(expr.if_true) and _is_cheap(expr.if_false):
-            return builder.select(condition, self.emit(expr.if_true), self.emit(expr.if_false))
+        context, condition = self.context, self.emit(expr.condition)
+        sides = ((True, expr.if_true), (False, expr.if_false))
+        varies = isinstance(condition.type, ir.VectorType)
+        if all(_is_cheap(side) for _, side in sides):
+            values = [self.emit(side) for _, side in sides]
+        elif varies:
+            values = [self._masked(expr.condition, condition, holds, side) for holds, side in sides]
+        else:
+            return self._branches(expr, condition)
+        if varies:
+            values = [context.broadcast(value) for value in values]
+        return context.builder.select(condition, *context.alike(*values))
+
+    def _masked(self, condition: Expr, lanes: ir.Value, holds: bool, side: Expr) -> ir.Value:
+        """Emit one side with the lanes off that do not take it."""
+        with self.context.region():
+            on = lanes if holds else self.context.builder.not_(lanes)
+            self.context.suppose(condition, holds=holds, on=on)
+            return self.emit(side)
+
+    def _branches(self, expr: Select, condition: ir.Value) -> ir.Value:
+        context, builder = self.context, self.context.builder
         blocks = [builder.append_basic_block(name) for name in ("if_true", "if_false", "selected")]
         builder.cbranch(condition, *blocks[:2])
-        known, sides = self.facts, []
+        wide = context.varies(expr.if_true) or context.varies(expr.if_false)
+        sides = []
         for holds, block, side in (
             (True, blocks[0], expr.if_true),
             (False, blocks[1], expr.if_false),
         ):
             builder.position_at_end(block)
-            self.facts = assume(expr.condition, known, holds=holds)
-            sides.append((self.emit(side), builder.block))
+            with context.region():
+                context.suppose(expr.condition, holds=holds)
+                value = self.emit(side)
+                value = context.broadcast(value) if wide else value
+                sides.append((value, builder.block))
             builder.branch(blocks[2])
-        self.facts = known
         builder.position_at_end(blocks[2])
         merged = builder.phi(sides[0][0].type)
         for value, block in sides:

@@ -14,11 +14,19 @@ extended precision: exp 1.00 (float32) and 0.96 (float64), tanh 1.34 and 1.33. s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llvmlite import ir
 
-from farm.codegen.llvm.types import F32, F64, int_type_of
+from farm.codegen.llvm.types import (
+    F32,
+    F64,
+    element_of,
+    int_type_of,
+    intrinsic_suffix,
+    lanes_of,
+    vector,
+)
 from farm.codegen.llvm.unit import Software, Unit
 from farm.ir.expr import MathOp
 
@@ -35,6 +43,8 @@ class Format:
 
     Attributes
     ----------
+    kind
+        LLVM's type; a vector computes lane by lane.
     mantissa, bias
         Explicit significand bits; exponent bias.
     ln2_high, ln2_low
@@ -76,14 +86,16 @@ def emit_function(unit: Unit, builder: ir.IRBuilder, op: MathOp, value: ir.Value
         return builder.call(unit.intrinsic("llvm.sqrt", [kind], kind, [kind]), [value])
     if op is MathOp.FLOOR and Software.FLOOR not in unit.software:
         return builder.call(unit.intrinsic("llvm.floor", [kind], kind, [kind]), [value])
-    return builder.call(_helper(unit, op, FLOAT32 if kind == F32 else FLOAT64), [value])
+    form = FLOAT32 if element_of(kind) == F32 else FLOAT64
+    form = replace(form, kind=vector(form.kind, lanes_of(value)))
+    return builder.call(_helper(unit, op, form), [value])
 
 
 def _helper(unit: Unit, op: MathOp, form: Format) -> ir.Function:
     def build(unit: Unit, builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
         return _BODIES[op](unit, builder, args[0], form)
 
-    return unit.helper(f"{op.value}_{form.kind.intrinsic_name}", form.kind, [form.kind], build)
+    return unit.helper(f"{op.value}_{intrinsic_suffix(form.kind)}", form.kind, [form.kind], build)
 
 
 def _exp(unit: Unit, builder: ir.IRBuilder, x: ir.Value, form: Format) -> ir.Value:

@@ -47,7 +47,7 @@ def toolchain(target: Target) -> str:
     """Return what compiles here, down to the version of LLVM."""
     del target
     version = ".".join(map(str, llvm.llvm_version_info))
-    return f"farm-llvm 1, llvmlite {llvmlite.__version__}, LLVM {version}"
+    return f"farm-llvm 2, llvmlite {llvmlite.__version__}, LLVM {version}"
 
 
 @dataclass(frozen=True, slots=True)

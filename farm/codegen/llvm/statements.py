@@ -1,15 +1,16 @@
-"""Function bodies: loops, stores, branches, inner buffers, calls of other functions.
+"""Function bodies: stores, branches, inner buffers, calls of other functions.
 
-Owns: the internal kernel function over data pointers. Does not own: argument checks and the public symbol (`stubs`).
+Owns: the internal kernel function over data pointers. Does not own: argument checks and the public symbol (`stubs`),
+loops (`loops`).
 
 Invariant: the kernel returns 0, or at once the first non-zero status of a callee, unchanged: the argument index in it
 then counts the callee's arguments.
 
 Notes
 -----
-Inner buffers live on the stack while they fit into `Unit.stack_bytes` together, in program order. Larger ones are
-zero-initialised internal globals: such a function is not re-entrant, so no two threads may run it at once in one
-loaded module.
+Inner buffers live on the stack while they fit into `Unit.stack_bytes` together, in program order; those that ask for
+registers or the stack come first. Larger ones are zero-initialised internal globals: such a function is not
+re-entrant, so no two threads may run it at once in one loaded module.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from farm.artifact.abi import DEVICE_TYPE_CPU, DTYPES, PRIVATE_PREFIX, is_public
+from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.expressions import Expressions
+from farm.codegen.llvm.loops import Loops
 from farm.codegen.llvm.types import (
     DLTENSOR,
     I8,
@@ -34,8 +37,7 @@ from farm.codegen.llvm.types import (
 )
 from farm.codegen.llvm.unit import Unit
 from farm.errors import UndefinedReference, UnsupportedFunction
-from farm.ir import Buffer, Function
-from farm.ir.bounds import Interval, assume
+from farm.ir import Buffer, FastMath, Function, Scope
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store, walk
 
 KERNEL = "__farm_kernel"
@@ -61,13 +63,17 @@ class Kernel:
             "noinline"
         )  # in the stub the promises about its arguments would be lost
         self.builder = ir.IRBuilder(kernel.append_basic_block("entry"))
-        self.expressions = Expressions(self.unit, self.builder)
+        self.context = Context(
+            self.unit, self.builder, float_flags=_float_flags(self.function.fast_math)
+        )
+        self.expressions = Expressions(self.context)
+        self.loops = Loops(self.context, self._stmt)
         for param, argument in zip(params, kernel.args, strict=True):
             for attribute in ("noalias", "nonnull", "noundef"):
                 argument.add_attribute(attribute)
             argument.attributes.align = param.buffer.align_bytes
             argument.attributes.dereferenceable = param.buffer.size_bytes
-            self.expressions.pointers[param.buffer.name] = argument
+            self.context.pointers[param.buffer.name] = argument
         self._place_inner_buffers()
         self._stmt(self.function.body)
         self.builder.ret(ir.Constant(I32, 0))
@@ -82,13 +88,13 @@ class Kernel:
                 f"{MAX_INNER_BYTES}, or pass them as parameters"
             )
         used = 0
-        for buffer in inner:
+        for buffer in sorted(inner, key=lambda buffer: _PLACES.index(buffer.scope)):
             size = buffer.size_bytes + buffer.align_bytes
             if used + size <= self.unit.stack_bytes:
                 used += size
-                self.expressions.pointers[buffer.name] = self._on_stack(buffer)
+                self.context.pointers[buffer.name] = self._on_stack(buffer)
             else:
-                self.expressions.pointers[buffer.name] = self._static(buffer)
+                self.context.pointers[buffer.name] = self._static(buffer)
 
     def _on_stack(self, buffer: Buffer) -> ir.Value:
         array = ir.ArrayType(I8, buffer.size_bytes)
@@ -105,7 +111,7 @@ class Kernel:
     def _stmt(self, stmt: Stmt) -> None:
         match stmt:
             case For():
-                self._loop(stmt)
+                self.loops.emit(stmt)
             case Store(buffer, indices, value):
                 self.expressions.store(buffer, indices, value)
             case If():
@@ -120,52 +126,42 @@ class Kernel:
             case _:
                 raise AssertionError(f"unknown statement {type(stmt).__name__}")
 
-    def _loop(self, loop: For) -> None:
-        """Emit a loop that tests at its end, as the extent is at least 1."""
-        expressions, builder = self.expressions, self.builder
-        outer = expressions.facts
-        expressions.facts = {**outer, loop.var: Interval(0, loop.extent - 1)}
-        if loop.extent == 1:
-            expressions.variables[loop.var.name] = ir.Constant(I64, 0)
-            self._stmt(loop.body)
-        else:
-            before = builder.block
-            body = builder.append_basic_block(f"for_{loop.var.name}")
-            builder.branch(body)
-            builder.position_at_end(body)
-            index = builder.phi(I64, loop.var.name)
-            index.add_incoming(ir.Constant(I64, 0), before)
-            expressions.variables[loop.var.name] = index
-            self._stmt(loop.body)
-            following = builder.add(index, ir.Constant(I64, 1), flags=("nuw", "nsw"))
-            index.add_incoming(following, builder.block)
-            done = builder.append_basic_block(f"end_{loop.var.name}")
-            last = builder.icmp_unsigned("==", following, ir.Constant(I64, loop.extent))
-            builder.cbranch(last, done, body)
-            builder.position_at_end(done)
-        del expressions.variables[loop.var.name]
-        expressions.facts = outer
-
     def _if(self, stmt: If) -> None:
-        builder = self.builder
         condition = self.expressions.emit(stmt.condition)
+        bodies = [(True, stmt.then_body)]
+        if stmt.else_body is not None:
+            bodies.append((False, stmt.else_body))
+        if isinstance(condition.type, ir.VectorType):
+            for holds, body in bodies:
+                self._masked(stmt, condition, body, holds=holds)
+            return
+        builder = self.builder
         then, done = builder.append_basic_block("then"), builder.append_basic_block("endif")
         otherwise = done if stmt.else_body is None else builder.append_basic_block("else")
         builder.cbranch(condition, then, otherwise)
-        self._branch(stmt, then, stmt.then_body, done, holds=True)
-        if stmt.else_body is not None:
-            self._branch(stmt, otherwise, stmt.else_body, done, holds=False)
+        for (holds, body), block in zip(bodies, (then, otherwise), strict=False):
+            builder.position_at_end(block)
+            with self.context.region():
+                self.context.suppose(stmt.condition, holds=holds)
+                self._stmt(body)
+            builder.branch(done)
         builder.position_at_end(done)
 
-    def _branch(
-        self, stmt: If, block: ir.Block, body: Stmt, done: ir.Block, *, holds: bool
-    ) -> None:
-        outer = self.expressions.facts
-        self.expressions.facts = assume(stmt.condition, outer, holds=holds)
-        self.builder.position_at_end(block)
-        self._stmt(body)
-        self.builder.branch(done)
-        self.expressions.facts = outer
+    def _masked(self, stmt: If, condition: ir.Value, body: Stmt, *, holds: bool) -> None:
+        """Run a branch in those lanes that take it; jump over loops that none takes."""
+        builder, context = self.builder, self.context
+        with context.region():
+            on = condition if holds else builder.not_(condition)
+            context.suppose(stmt.condition, holds=holds, on=on)
+            if not any(isinstance(inner, For) for inner in walk(body)):
+                self._stmt(body)
+                return
+            some, none = builder.append_basic_block("some"), builder.append_basic_block("none")
+            builder.cbranch(context.any_lane(), some, none)
+            builder.position_at_end(some)
+            self._stmt(body)
+            builder.branch(none)
+            builder.position_at_end(none)
 
     def _call(self, stmt: Call) -> None:
         """Call another function with DLTensors made on the stack."""
@@ -196,7 +192,7 @@ class Kernel:
     def _fill(self, tensor: ir.Value, buffer: Buffer) -> None:
         code, bits = DTYPES[str(buffer.dtype)]
         values = {
-            Field.DATA: self.expressions.pointers[buffer.name],
+            Field.DATA: self.context.pointers[buffer.name],
             Field.DEVICE_TYPE: ir.Constant(I32, DEVICE_TYPE_CPU),
             Field.DEVICE_ID: ir.Constant(I32, 0),
             Field.NDIM: ir.Constant(I32, len(buffer.shape)),
@@ -222,3 +218,11 @@ class Kernel:
         variable.linkage, variable.global_constant = "internal", True
         variable.initializer = ir.Constant(array, list(shape))
         return variable
+
+
+_PLACES = (Scope.REGISTER, Scope.STACK, Scope.GLOBAL)
+
+
+def _float_flags(allowed: FastMath) -> tuple[str, ...]:
+    flags = {"contract": allowed.contract, "reassoc": allowed.reassociate}
+    return tuple(flag for flag, is_allowed in flags.items() if is_allowed)

@@ -1,6 +1,7 @@
 """LLVM types of elements and of DLTensor, and constants.
 
-Owns: how a value and an element in memory are represented: bool is i1 as a value and one byte (0 or 1) in memory.
+Owns: how a value and an element in memory are represented: bool is i1 as a value and one byte (0 or 1) in memory; a
+value that differs between the iterations of a vectorized loop is a vector, any other a scalar.
 
 Invariant: `DLTENSOR` is laid out as DLPack 1.0's C struct under each target's own data layout.
 """
@@ -60,9 +61,38 @@ def constant(value: Scalar, dtype: DType) -> ir.Constant:
     return ir.Constant(value_type(dtype), number)
 
 
-def int_type_of(float_type: ir.Type) -> ir.IntType:
-    """Return the integer type as wide as a float type."""
-    return I32 if float_type == F32 else I64
+def element_of(kind: ir.Type) -> ir.Type:
+    """Return the type of one lane; of a scalar itself."""
+    return kind.element if isinstance(kind, ir.VectorType) else kind
+
+
+def lanes_of(value: ir.Value) -> int:
+    """Return the number of lanes of a value, 1 of a scalar."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def vector(kind: ir.Type, lanes: int) -> ir.Type:
+    """Return a vector of `lanes` elements; the element's type itself for one lane."""
+    return ir.VectorType(kind, lanes) if lanes > 1 else kind
+
+
+def shaped(kind: ir.Type, value: ir.Value) -> ir.Type:
+    """Return the type with elements of `kind` and as many lanes as `value`."""
+    return vector(kind, lanes_of(value))
+
+
+def int_type_of(float_type: ir.Type) -> ir.Type:
+    """Return the integer type as wide as a float type, lane for lane."""
+    lanes = float_type.count if isinstance(float_type, ir.VectorType) else 1
+    return vector(I32 if element_of(float_type) == F32 else I64, lanes)
+
+
+def intrinsic_suffix(kind: ir.Type) -> str:
+    """Return how an intrinsic's name ends for an overload."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    name: str = "p0" if kind == PTR else kind.intrinsic_name
+    return name
 
 
 def field(builder: ir.IRBuilder, tensor: ir.Value, member: Field) -> ir.Value:
@@ -70,15 +100,22 @@ def field(builder: ir.IRBuilder, tensor: ir.Value, member: Field) -> ir.Value:
     return _pointer(builder, tensor, [ir.Constant(I32, 0), ir.Constant(I32, int(member))], DLTENSOR)
 
 
-def element(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """Return a pointer to element `index` of an array of `kind`."""
-    return _pointer(builder, base, [index], kind)
+def element(
+    builder: ir.IRBuilder, base: ir.Value, index: ir.Value, kind: ir.Type, *, inside: bool = True
+) -> ir.Value:
+    """Return a pointer to element `index` of an array of `kind`; `inside` promises that it is one."""
+    return _pointer(builder, base, [index], kind, inside=inside)
 
 
 def _pointer(
-    builder: ir.IRBuilder, base: ir.Value, indices: list[ir.Value], kind: ir.Type
+    builder: ir.IRBuilder,
+    base: ir.Value,
+    indices: list[ir.Value],
+    kind: ir.Type,
+    *,
+    inside: bool = True,
 ) -> ir.Value:
-    pointer = builder.gep(base, indices, inbounds=True, source_etype=kind)
+    pointer = builder.gep(base, indices, inbounds=inside, source_etype=kind)
     pointer.type = PTR  # llvmlite would type it by the base's pointee and refuse other stores
     return pointer
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from llvmlite import ir
 
-from farm.codegen.llvm.types import I32, PTR
+from farm.codegen.llvm.types import I32, PTR, intrinsic_suffix
 
 STATUS_TYPE = ir.FunctionType(I32, [PTR, I32])
 
@@ -48,7 +48,10 @@ class Unit:
         self, name: str, types: Sequence[ir.Type], result: ir.Type, args: Sequence[ir.Type]
     ) -> ir.Function:
         """Return a declared LLVM intrinsic, overloaded by `types`."""
-        return self.module.declare_intrinsic(name, types, ir.FunctionType(result, args))
+        full = ".".join([name, *map(intrinsic_suffix, types)])
+        if full not in self._functions:
+            self._functions[full] = ir.Function(self.module, ir.FunctionType(result, args), full)
+        return self._functions[full]
 
     def callee(self, symbol: str) -> ir.Function:
         """Return the declaration of another function with ABI 1."""

@@ -13,7 +13,7 @@ from farm.artifact import assemble
 from farm.artifact.abi import private_symbol
 from farm.codegen import compile_function
 from farm.codegen.llvm.functions import MAX_ULPS
-from farm.ir import DType, interpret, serialise
+from farm.ir import DType, LoopKind, interpret, serialise
 from farm.ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Math, MathOp, select
 from farm.runtime.qemu import find_emulator, qemu_loader
 from farm.target import Target
@@ -50,27 +50,33 @@ helpers = load_unit_helpers()
 
 # qemu 7.2 crashes itself when it translates vfncvt.rtz.x.f.w to 16 bits.
 UNTRANSLATED = {DType.INT8, DType.INT16, DType.UINT8, DType.UINT16}
+VECTORIZED = (DType.BOOL, DType.INT8, DType.INT64, DType.UINT32, DType.FLOAT32)
 
 
 def operations(machine):
-    """One function for each type: all operations, comparisons and casts of awkward pairs."""
-    for dtype in DType:
-        a, b = helpers.pairs_of(dtype)
-        made = {}
-        for op in OPERATIONS[dtype]:
-            made[f"{op.value}_"] = lambda x, y, i, op=op: Binary(op, x, y)
-        for op in CompareOp:
-            made[op.value] = lambda x, y, i, op=op: Compare(op, x, y)
-        broken = UNTRANSLATED if (machine, dtype) == ("riscv64/v", DType.FLOAT32) else ()
-        for to in (to for to in DType if to not in broken):
-            made[f"to_{to}"] = lambda x, y, i, to=to: Cast(to, x)
-        if dtype.is_float:
-            for math in (MathOp.FLOOR, MathOp.SQRT):
-                made[f"{math.value}_"] = lambda x, y, i, op=math: Math(op, x)
-        if dtype.is_integer:
-            made["by_seven"] = lambda x, y, i: x // 7 + x % 7
-        made["chosen"] = lambda x, y, i: select(Compare(CompareOp.LT, x, y), x, y)
-        yield helpers.elementwise(f"of_{dtype}", {"a": a, "b": b}, made), [a, b]
+    """Functions of each type: all operations, comparisons and casts of awkward pairs."""
+    yield from (operations_of(dtype, LoopKind.SERIAL, machine) for dtype in DType)
+    yield from (operations_of(dtype, LoopKind.VECTORIZED, machine) for dtype in VECTORIZED)
+
+
+def operations_of(dtype, kind, machine):
+    a, b = helpers.pairs_of(dtype)
+    made = {}
+    for op in OPERATIONS[dtype]:
+        made[f"{op.value}_"] = lambda x, y, i, op=op: Binary(op, x, y)
+    for op in CompareOp:
+        made[op.value] = lambda x, y, i, op=op: Compare(op, x, y)
+    broken = UNTRANSLATED if (machine, dtype) == ("riscv64/v", DType.FLOAT32) else ()
+    for to in (to for to in DType if to not in broken):
+        made[f"to_{to}"] = lambda x, y, i, to=to: Cast(to, x)
+    if dtype.is_float:
+        for math in (MathOp.FLOOR, MathOp.SQRT):
+            made[f"{math.value}_"] = lambda x, y, i, op=math: Math(op, x)
+    if dtype.is_integer:
+        made["by_seven"] = lambda x, y, i: x // 7 + x % 7
+    made["chosen"] = lambda x, y, i: select(Compare(CompareOp.LT, x, y), x, y)
+    name = f"{kind.value}_{dtype}"
+    return helpers.elementwise(name, {"a": a, "b": b}, made, kind), [a, b]
 
 
 def matmul():

@@ -14,9 +14,21 @@ from farm.codegen.llvm.machine import machine_for
 from farm.codegen.llvm.statements import Kernel
 from farm.codegen.llvm.stubs import emit_stub
 from farm.codegen.llvm.unit import Software, Unit
-from farm.ir import Buffer, DType, Function, Param, Role, interpret, parse, serialise, verify
-from farm.ir.expr import Load, Var
-from farm.ir.stmt import Block, For, Store
+from farm.ir import (
+    Buffer,
+    DType,
+    Function,
+    LoopKind,
+    Param,
+    Role,
+    interpret,
+    parse,
+    serialise,
+    verify,
+)
+from farm.ir.concurrency import MAX_LANES
+from farm.ir.expr import Load, Var, map_children
+from farm.ir.stmt import Block, For, If, Store
 from farm.runtime.native import native_loader
 from farm.target import Target
 
@@ -59,7 +71,7 @@ def pairs_of(dtype):
     return first.ravel().copy(), second.ravel().copy()
 
 
-def elementwise(name, inputs, expressions):
+def elementwise(name, inputs, expressions, kind=LoopKind.SERIAL):
     """Make a function that computes, for each i, every expression of the inputs' elements.
 
     `inputs` maps names to arrays; `expressions` maps names to functions of the elements and i.
@@ -75,9 +87,24 @@ def elementwise(name, inputs, expressions):
     outputs = [buffer(name, value.dtype) for name, value in values.items()]
     stores = [Store(b, (i,), value) for b, value in zip(outputs, values.values(), strict=True)]
     params = [Param(b, Role.INPUT) for b in given] + [Param(b, Role.OUTPUT) for b in outputs]
-    function = Function(name, tuple(params), For(i, size, Block(tuple(stores))))
+    body = For(i, size, Block(tuple(stores)), kind)
+    if kind is LoopKind.VECTORIZED and size > MAX_LANES:
+        outer, inner = Var("outer"), Var("inner")
+        replaced = [_at(stmt, {i: outer * 32 + inner}) for stmt in stores]
+        guarded = If(outer * 32 + inner < size, Block(tuple(replaced)))
+        body = For(outer, -(-size // 32), For(inner, 32, guarded, kind))
+    function = Function(name, tuple(params), body)
     verify(function)
     return function
+
+
+def _at(store, values):
+    """A store with variables replaced."""
+
+    def change(expr):
+        return values[expr] if isinstance(expr, Var) else map_children(expr, change)
+
+    return Store(store.buffer, tuple(map(change, store.indices)), change(store.value))
 
 
 def in_software(function, target):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.ir import DType
+from farm.ir import DType, LoopKind
 from farm.ir.expr import (
     Binary,
     BinaryOp,
@@ -19,7 +19,6 @@ from farm.ir.expr import (
     select,
 )
 
-SIZE = 24
 OPERATIONS = {
     "bool": (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR),
     "float": (
@@ -67,13 +66,15 @@ def trees(draw, dtype, loads, variable, depth):
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_expressions_equal_interpreter(data, elementwise_function, values, check):
+    kind = data.draw(st.sampled_from([LoopKind.VECTORIZED, LoopKind.UNROLLED, LoopKind.SERIAL]))
+    size = data.draw(st.sampled_from([24, 2, 37])) if kind is LoopKind.VECTORIZED else 24
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    arrays = {f"in_{dtype}": rng.choice(values(dtype), SIZE) for dtype in DType}
+    arrays = {f"in_{dtype}": rng.choice(values(dtype), size) for dtype in DType}
 
     def make(*elements):
         loads = dict(zip(DType, elements[:-1], strict=True))
         return data.draw(trees(data.draw(DTYPES), loads, elements[-1], 4))
 
     expressions = {f"out_{number}": make for number in range(5)}
-    function = elementwise_function("random", arrays, expressions)
+    function = elementwise_function("random", arrays, expressions, kind)
     check(function, list(arrays.values()))

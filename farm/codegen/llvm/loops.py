@@ -1,0 +1,156 @@
+"""Loops by their kind: counted, unrolled, vectorized.
+
+Owns: how many lanes a vector has, what is unrolled. Does not own: parallel loops (`parallel`), bodies (`statements`).
+
+Invariant: whatever kind a loop has, its body is emitted for each of its iterations; a kind that would make the code too
+large is not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.linear import LANE, Linear
+from farm.codegen.llvm.types import I64
+from farm.ir.bounds import Interval
+from farm.ir.expr import Expr, Load, Var
+from farm.ir.expr import walk as walk_expr
+from farm.ir.stmt import For, LoopKind, Stmt, Store, expressions, walk
+
+VECTOR_BYTES = 128
+"""Size of the widest vectors: four registers of 256 bits."""
+
+MAX_CHUNKS = 8  # vectors of one loop that are emitted one after the other
+MAX_UNROLLED_NODES = 20_000  # what all copies of a loop's body may come to together
+
+
+@dataclass
+class Loops:
+    """Emits loops at the context's position; `stmt` emits their bodies."""
+
+    context: Context
+    stmt: Callable[[Stmt], None]
+
+    def emit(self, loop: For) -> None:
+        """Emit a loop; a parallel one is counted here."""
+        if loop.extent == 1:
+            self._once(loop, Linear(0), Interval(0, 0))
+        elif loop.kind is LoopKind.UNROLLED and copies(loop) <= MAX_UNROLLED_NODES:
+            for value in range(loop.extent):
+                self._once(loop, Linear(value), Interval(value, value))
+        elif loop.kind is LoopKind.VECTORIZED:
+            self._vectorized(loop)
+        else:
+            with self._counted(loop.var.name, loop.extent) as index:
+                self.context.variables[loop.var.name] = index
+                self.context.learn(loop.var, Interval(0, loop.extent - 1))
+                self.stmt(loop.body)
+            del self.context.variables[loop.var.name]
+
+    def _vectorized(self, loop: For) -> None:
+        lanes = min(loop.extent, VECTOR_BYTES // widest_bytes(loop.body))
+        chunks, rest = divmod(loop.extent, lanes)
+        if chunks <= MAX_CHUNKS:
+            for chunk in range(chunks):
+                self._lanes(loop, lanes, Linear(chunk * lanes))
+        else:
+            var = Var(f"{loop.var.name}.chunk")  # no name of a user's has a dot
+            with self._counted(var.name, chunks) as index:
+                self.context.variables[var.name] = index
+                self.context.learn(var, Interval(0, chunks - 1))
+                self._lanes(loop, lanes, Linear(0, {var: lanes}))
+            del self.context.variables[var.name]
+        if rest:
+            self._lanes(loop, rest, Linear(chunks * lanes))
+
+    def _lanes(self, loop: For, lanes: int, start: Linear) -> None:
+        """Emit the iterations from `start` on as the lanes of one vector."""
+        known = Interval(0, loop.extent - 1)
+        if lanes == 1:
+            self._once(loop, start, known)
+            return
+        outer = self.context.lanes
+        self.context.lanes = lanes
+        with self.context.region():
+            self.context.learn(LANE, Interval(0, lanes - 1))
+            self._once(loop, start.plus(Linear(0, {LANE: 1})), known)
+        self.context.lanes = outer
+
+    def _once(self, loop: For, value: Linear, known: Interval) -> None:
+        context = self.context
+        facts, sure = context.facts, context.sure
+        context.learn(loop.var, known)
+        context.bindings[loop.var.name] = value
+        self.stmt(loop.body)
+        del context.bindings[loop.var.name]
+        context.facts, context.sure = facts, sure
+
+    def _counted(self, name: str, extent: int) -> Counted:
+        zero = ir.Constant(I64, 0)
+        return Counted(self.context, name, zero, ir.Constant(I64, extent))
+
+
+@dataclass
+class Counted:
+    """A loop in the code, for ``with``: gives its index, which runs from `begin` to before `end`, which is larger."""
+
+    context: Context
+    name: str
+    begin: ir.Value
+    end: ir.Value
+
+    def __enter__(self) -> ir.Value:
+        builder = self.context.builder
+        before = builder.block
+        self.body = builder.append_basic_block(f"for_{self.name}")
+        builder.branch(self.body)
+        builder.position_at_end(self.body)
+        self.index = builder.phi(I64, self.name)
+        self.index.add_incoming(self.begin, before)
+        self.region = self.context.region()
+        self.region.__enter__()
+        return self.index
+
+    def __exit__(self, *exception: object) -> None:
+        """Test at the end, as there is at least one iteration."""
+        self.region.__exit__(None, None, None)
+        builder = self.context.builder
+        following = builder.add(self.index, ir.Constant(I64, 1), flags=("nuw", "nsw"))
+        self.index.add_incoming(following, builder.block)
+        done = builder.append_basic_block(f"end_{self.name}")
+        last = builder.icmp_unsigned("==", following, self.end)
+        builder.cbranch(last, done, self.body)
+        builder.position_at_end(done)
+
+
+def copies(stmt: Stmt) -> int:
+    """Return how many nodes a statement comes to with all unrolled loops in it repeated."""
+    if isinstance(stmt, For):
+        factor = stmt.extent if stmt.kind is LoopKind.UNROLLED else 1
+        return 1 + factor * copies(stmt.body)
+    own = sum(1 for expr in expressions(stmt) for _ in walk_expr(expr))
+    return 1 + own + sum(map(copies, stmt.children()))
+
+
+def widest_bytes(body: Stmt) -> int:
+    """Return the size in bytes of the largest element that a loop's body computes with."""
+    return max(_sizes(body), default=8)
+
+
+def _sizes(body: Stmt) -> Iterator[int]:
+    for stmt in walk(body):
+        if isinstance(stmt, Store):
+            yield stmt.buffer.dtype.size_bytes
+            yield from _sizes_of(stmt.value)
+
+
+def _sizes_of(expr: Expr) -> Iterator[int]:
+    """Yield the sizes of an expression's values, those of indices aside."""
+    yield expr.dtype.size_bytes
+    if not isinstance(expr, Load):
+        for child in expr.children():
+            yield from _sizes_of(child)
