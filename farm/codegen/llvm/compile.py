@@ -146,7 +146,8 @@ def _module_text(
     module = ir.Module(context=ir.Context())
     module.triple = machine.triple
     module.data_layout = machine.data_layout()
-    fill(Unit(module, software, _STACK_BYTES if machine.is_elf else _WASM_STACK_BYTES))
+    stack_bytes = _STACK_BYTES if machine.is_elf else _WASM_STACK_BYTES
+    fill(Unit(module, software, stack_bytes, float32_lanes=not machine.flushes_denormals))
     if machine.is_elf:
         emit_table_entry(Unit(module), symbol)
     return str(module)

@@ -17,6 +17,7 @@ from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.linear import LANE, Linear
 from farm.codegen.llvm.types import I64
 from farm.ir.bounds import Interval
+from farm.ir.dtype import DType
 from farm.ir.expr import Expr, Load, Var
 from farm.ir.expr import walk as walk_expr
 from farm.ir.stmt import For, LoopKind, Stmt, Store, expressions, walk
@@ -42,8 +43,8 @@ class Loops:
         elif loop.kind is LoopKind.UNROLLED and copies(loop) <= MAX_UNROLLED_NODES:
             for value in range(loop.extent):
                 self._once(loop, Linear(value), Interval(value, value))
-        elif loop.kind is LoopKind.VECTORIZED:
-            self._vectorized(loop)
+        elif loop.kind is LoopKind.VECTORIZED and (lanes := self._most_lanes(loop)) > 1:
+            self._vectorized(loop, lanes)
         else:
             with self._counted(loop.var.name, loop.extent) as index:
                 self.context.variables[loop.var.name] = index
@@ -51,8 +52,12 @@ class Loops:
                 self.stmt(loop.body)
             del self.context.variables[loop.var.name]
 
-    def _vectorized(self, loop: For) -> None:
-        lanes = min(loop.extent, VECTOR_BYTES // widest_bytes(loop.body))
+    def _most_lanes(self, loop: For) -> int:
+        if not self.context.unit.float32_lanes and _computes_float32(loop.body):
+            return 1
+        return min(loop.extent, VECTOR_BYTES // widest_bytes(loop.body))
+
+    def _vectorized(self, loop: For, lanes: int) -> None:
         chunks, rest = divmod(loop.extent, lanes)
         if chunks <= MAX_CHUNKS:
             for chunk in range(chunks):
@@ -134,6 +139,16 @@ def copies(stmt: Stmt) -> int:
         return 1 + factor * copies(stmt.body)
     own = sum(1 for expr in expressions(stmt) for _ in walk_expr(expr))
     return 1 + own + sum(map(copies, stmt.children()))
+
+
+def _computes_float32(body: Stmt) -> bool:
+    return any(
+        any(operand.dtype is DType.FLOAT32 for operand in (expr, *expr.children()))
+        and not isinstance(expr, Load)
+        for stmt in walk(body)
+        for root in expressions(stmt)
+        for expr in walk_expr(root)
+    )
 
 
 def widest_bytes(body: Stmt) -> int:

@@ -73,6 +73,11 @@ class Machine:
         """Whether objects are ELF."""
         return self.format == FORMATS["ELF"]
 
+    @property
+    def flushes_denormals(self) -> bool:
+        """Whether vectors of float32 lose denormals, as those of 32-bit NEON do."""
+        return self.architecture in ("arm", "thumb")
+
     def create(self) -> llvm.TargetMachine:
         """Return a new LLVM target machine."""
         return llvm.Target.from_triple(self.triple).create_target_machine(
@@ -97,8 +102,8 @@ class Machine:
         tm = self.create()
         tuning = llvm.create_pipeline_tuning_options(speed_level=3)
         tuning.loop_vectorization = True
-        # 32-bit NEON flushes denormals; LLVM's loop vectoriser heeds that, the other one does not
-        tuning.slp_vectorization = self.architecture not in ("arm", "thumb")
+        # LLVM's loop vectoriser heeds that, the other one does not
+        tuning.slp_vectorization = not self.flushes_denormals
         builder = llvm.create_pass_builder(tm, tuning)
         builder.getModulePassManager().run(module, builder)
         data: bytes = tm.emit_object(module)

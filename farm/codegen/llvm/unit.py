@@ -37,11 +37,14 @@ class Unit:
         What the target lacks, as found by an earlier attempt.
     stack_bytes
         How much of the stack inner buffers may take.
+    float32_lanes
+        Whether vectors of float32 compute as scalars do; 32-bit NEON flushes denormals.
     """
 
     module: ir.Module
     software: frozenset[Software] = frozenset()
     stack_bytes: int = 64 << 10
+    float32_lanes: bool = True
     _functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def intrinsic(
