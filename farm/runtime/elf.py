@@ -67,7 +67,7 @@ def read_elf(data: bytes) -> ElfObject:
             layout.section.unpack_from(data, offset + index * entry_bytes) for index in range(count)
         ]
         found = list(_symbols(data, layout, sections, _SYMBOL_BYTES[data[4]]))
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:  # the latter of an offset beyond any file
         raise _malformed(f"a table ends outside the file ({error})") from error
     named = [(name, index, info >> 4) for name, info, index in found if name and info >> 4]
     defined = frozenset(name for name, index, _ in named if index != _SHN_UNDEF)

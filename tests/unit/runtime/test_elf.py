@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from farm.artifact import BuiltModule, Section, Signature, assemble
@@ -57,6 +57,7 @@ def test_object_truncated_anywhere_is_an_artifact_error_or_read(data):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6))
+@example([(47, 128)])  # the section headers beyond any file
 @settings(max_examples=150)
 def test_object_damaged_is_an_artifact_error_or_read(data, changes):
     damaged = bytearray(data)
