@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,11 +104,10 @@ class NativeModule(LoadedModule):
         self._launchers = dict(launchers)
         self._timer_ns = timer_ns
         self._closed = False
-        self._jit = _jit()
         exports = set(choices)
         for symbol in launchers:
             exports |= {launch_symbol(symbol), context_symbol(symbol)}
-        self._library = _link(self._jit, objects, exports)
+        self._library = _link(objects, exports)
         self._code = {symbol: PackedFunction(self._library[symbol]) for symbol in choices}
         for symbol, launcher in self._launchers.items():
             _write_pointer(self._library[launch_symbol(symbol)], launcher.address)
@@ -151,7 +151,6 @@ class NativeModule(LoadedModule):
             self._closed = True
             self._code.clear()
             self._library.close()
-            self._jit.close()
 
     def _invoke(self, function: LoadedFunction, frame: _Frame) -> int:
         code_of, pointers, count = (
@@ -241,7 +240,7 @@ class _Frame:
         )
 
 
-def _link(jit: llvm.LLJIT, objects: Sequence[Section], exports: set[str]) -> llvm.ResourceTracker:
+def _link(objects: Sequence[Section], exports: set[str]) -> llvm.ResourceTracker:
     builder = llvm.JITLibraryBuilder()
     for section in objects:
         builder.add_object_img(section.data)
@@ -250,7 +249,7 @@ def _link(jit: llvm.LLJIT, objects: Sequence[Section], exports: set[str]) -> llv
     for name in sorted(exports):
         builder.export_symbol(name)
     try:
-        return builder.link(jit, "artifact")
+        return _LINKER.link(builder)
     except RuntimeError as error:
         raise ArtifactError(
             f"link: the objects do not fit ({str(error)[:2000]}); build them again"
@@ -266,15 +265,34 @@ def _import_addresses() -> dict[str, int]:
     }
 
 
-def _jit() -> llvm.LLJIT:
-    _initialise_llvm()
-    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+class _Linker:
+    """The linker of this process, which modules share: making one costs more than a link.
+
+    A module is a library of its own in it, so that equal names in two modules do not meet. What a library leaves when
+    it is closed stays with its linker, so after `LIBRARIES` of them another is made; the old one goes with its last
+    module. A process that is forked has its parent's, ready to link.
+    """
+
+    LIBRARIES = 256
+
+    def __init__(self) -> None:
+        self._jit: llvm.LLJIT | None = None
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def link(self, builder: llvm.JITLibraryBuilder) -> llvm.ResourceTracker:
+        """Link a library; raises RuntimeError if its objects do not fit."""
+        with self._lock:
+            if self._jit is None or self._count == self.LIBRARIES:
+                llvm.initialize_native_target()
+                llvm.initialize_native_asmprinter()
+                self._jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+                self._count = 0
+            self._count += 1
+            return builder.link(self._jit, f"artifact-{self._count}")
 
 
-@functools.cache
-def _initialise_llvm() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+_LINKER = _Linker()
 
 
 def _write_pointer(address: int, value: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ from farm.errors import (
     NoVariant,
     UndefinedReference,
 )
+from farm.runtime import native
 from farm.runtime.local import load_local, local_capabilities
 from farm.runtime.native import NativeLoader
 
@@ -267,3 +271,33 @@ def test_capabilities_of_this_machine_cover_its_own_target(add_module):
     assert here.targets[-1] == add_module.target
     assert all(target.startswith("ea ") for target in here.targets[:-1])
     assert local_capabilities(accelerators=False).targets == (add_module.target,)
+
+
+def test_modules_of_equal_names_live_side_by_side_and_end_alone(add_module):
+    first, second = load(add_module), load(add_module)
+    assert second.call("add", [A, B]).outputs[0].tolist() == [11, 22, 33, 44]
+    first.close()
+    assert second.call("add", [A, B]).outputs[0].tolist() == [11, 22, 33, 44]
+    second.close()
+
+
+def test_modules_outlive_the_linker_that_made_them_and_a_link_that_failed(add_module, monkeypatch):
+    monkeypatch.setattr(native, "_LINKER", native._Linker())
+    monkeypatch.setattr(native._Linker, "LIBRARIES", 3)
+    with contextlib.ExitStack() as stack:
+        modules = []
+        for _ in range(8):
+            with pytest.raises(RuntimeError):
+                native._LINKER.link(llvm.JITLibraryBuilder().add_object_img(b"no object"))
+            modules.append(stack.enter_context(load(add_module)))
+        for module in modules:
+            assert module.call("add", [A, B]).outputs[0].tolist() == [11, 22, 33, 44]
+
+
+def test_modules_loaded_by_several_threads_at_once_all_work(add_module):
+    def work(_):
+        with load(add_module) as module:
+            return module.call("add", [A, B]).outputs[0].tolist()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(40))) == [[11, 22, 33, 44]] * 40
