@@ -1,4 +1,4 @@
-"""Calls and batches of a session: their limits, and the blobs that they name.
+"""Loads, calls and batches of a session: their limits, and the blobs that they name.
 
 Owns: these checks of what clients send and of what workers answer. Does not own: carrying anything out
 (`farm_agents.session`).
@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from google.protobuf.message import DecodeError
 
 from farm.api.v1 import session_pb2, tensor_pb2
-from farm.core.digest import Digest
+from farm.core.digest import Digest, digest_of
 from farm.core.limits import (
     DEFAULT_LIMIT_S,
     MAX_CALLS,
     MAX_FOLLOWS,
     MAX_FUNCTIONS,
+    MAX_INLINE_ARTIFACT_BYTES,
     MAX_LIMIT_S,
     MAX_PACKED_BYTES,
     MAX_REPEAT,
@@ -39,6 +40,19 @@ def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
         for tensor in tensors
         if not tensor.inline and tensor.HasField("blob")
     ]
+
+
+def check_load(load: session_pb2.LoadRequest) -> list[Digest]:
+    """Return the blobs that loading needs; raises InvalidInput unless what came inline is what it is said to be."""
+    digest = digest_from_proto(load.artifact)
+    if not load.inline:
+        return [digest]
+    if len(load.inline) > MAX_INLINE_ARTIFACT_BYTES or digest_of(load.inline) != digest:
+        raise InvalidInput(
+            f"load: inline artifact of {len(load.inline)} bytes is not {digest} of at most "
+            f"{MAX_INLINE_ARTIFACT_BYTES} bytes; store it and send its digest alone"
+        )
+    return []
 
 
 def check_call(call: session_pb2.CallRequest) -> float:

@@ -20,7 +20,7 @@ import grpc
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.digest import Digest
 from farm.core.limits import MAX_FOLLOWS
-from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.core.wire import digest_to_proto
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -42,6 +42,7 @@ from farm_agents.requests import (
     check_batch,
     check_call,
     check_follows,
+    check_load,
     check_packed,
     output_bytes,
 )
@@ -226,10 +227,9 @@ class Session:
             raise InvalidInput(
                 f"session: too many modules loaded ({len(self._worker.loaded)}); acquire again"
             )
-        digest = digest_from_proto(request.load.artifact)
-        reply = await self._worker.ask(request, [digest], LOAD_LIMIT_S)
+        reply = await self._worker.ask(request, check_load(request.load), LOAD_LIMIT_S)
         if reply.WhichOneof("reply") == "loaded":
-            self._worker.loaded.append(digest)
+            self._worker.loaded.append(request.load)
         return reply
 
     async def _call(

@@ -19,12 +19,12 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import session_pb2
 from farm.core.digest import Digest
-from farm.core.wire import digest_to_proto
 from farm.errors import FarmError, InfrastructureError, KernelCrashed, TimeLimit
 from farm.rpc import error_from_proto
 from farm_agents.cache import BlobCache
 from farm_agents.child import Child
 from farm_agents.device import LocalDevice
+from farm_agents.requests import check_load
 from farm_agents.sandbox.output import OutputLog
 from farm_agents.worker.replies import NAME as REPLIES
 from farm_agents.zygotes import describe_status
@@ -41,13 +41,13 @@ class SessionWorker:
     Attributes
     ----------
     loaded
-        Artifacts in the order of their module ids; whoever loads one adds it.
+        What was loaded, in the order of module ids; whoever loads something adds it.
     """
 
     device: LocalDevice
     cache: BlobCache
     folder: Path
-    loaded: list[Digest] = field(default_factory=list)
+    loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
@@ -91,8 +91,8 @@ class SessionWorker:
             config["log"] = str(self._open_output())
         child = self._child = await zygote.fork(config)
         try:
-            for number, digest in enumerate(self.loaded, 1):
-                await self._load_again(child, number, digest)
+            for number, load in enumerate(self.loaded, 1):
+                await self._load_again(child, number, load)
         except BaseException:  # a worker that lacks a module would give the next one its number
             await self.kill()
             raise
@@ -107,11 +107,11 @@ class SessionWorker:
             self._replies = child.open_file(REPLIES)
         return self._replies
 
-    async def _load_again(self, child: Child, number: int, digest: Digest) -> None:
-        await self.cache.fetch(digest)
-        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest))
+    async def _load_again(self, child: Child, number: int, load: session_pb2.LoadRequest) -> None:
+        blobs = check_load(load)
+        await self.cache.fetch_all(blobs)
         request = session_pb2.SessionRequest(seq=number, load=load)
-        reply = await self._ask_child(child, request, [digest], LOAD_LIMIT_S)
+        reply = await self._ask_child(child, request, blobs, LOAD_LIMIT_S)
         raise_error(reply)
 
     async def exchange(

@@ -21,7 +21,9 @@ from farm.client import batch as batches
 from farm.client.info import DeviceInfo
 from farm.client.layout import layout_of
 from farm.client.module import RemoteFunction, RemoteModule
-from farm.client.transfer import Store
+from farm.client.transfer import Store, artifact_bytes
+from farm.core.digest import digest_of
+from farm.core.limits import MAX_INLINE_ARTIFACT_BYTES
 from farm.core.wire import Array
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.rpc import digest_to_proto, error_from_proto, rpc_errors
@@ -92,17 +94,21 @@ class Session:
         Parameters
         ----------
         artifact
-            The artifact or its file; uploaded unless the farm has it.
+            The artifact or its file; a small one travels with the request, another is uploaded unless the farm has it.
 
         Raises
         ------
         ArtifactError
             The artifact is damaged, or `NoVariant`: it has no slice for this device.
         """
+        data = artifact_bytes(artifact)
 
         def ask() -> session_pb2.SessionReply:
-            digest = digest_to_proto(self._store.put_artifact(artifact))
-            load = session_pb2.LoadRequest(artifact=digest)
+            if len(data) <= MAX_INLINE_ARTIFACT_BYTES:
+                digest = digest_to_proto(digest_of(data))
+                load = session_pb2.LoadRequest(artifact=digest, inline=data)
+            else:
+                load = session_pb2.LoadRequest(artifact=digest_to_proto(self._store.put(data)))
             return self._ask(session_pb2.SessionRequest(load=load))
 
         reply = self._store.sending(ask).loaded

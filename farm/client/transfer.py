@@ -79,8 +79,7 @@ class Store:
 
     def put_artifact(self, artifact: Artifact | Path | str) -> Digest:
         """Store an artifact, given itself or its file (which is checked first)."""
-        loaded = artifact if isinstance(artifact, Artifact) else Artifact.load(Path(artifact))
-        return self.put(loaded.to_bytes())
+        return self.put(artifact_bytes(artifact))
 
     def tensors(self, arrays: Sequence[Any]) -> list[tensor_pb2.Tensor]:
         """Return messages for arrays (anything that numpy takes); large ones are stored."""
@@ -160,6 +159,12 @@ class Store:
                 self._known[digest] = None
             while len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
+
+
+def artifact_bytes(artifact: Artifact | Path | str) -> bytes:
+    """Return the bytes of an artifact, given itself or its file (which is checked)."""
+    loaded = artifact if isinstance(artifact, Artifact) else Artifact.load(Path(artifact))
+    return loaded.to_bytes()
 
 
 def _collect(digest: Digest, chunks: Iterator[bytes]) -> bytearray:

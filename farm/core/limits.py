@@ -28,6 +28,8 @@ MAX_FOLLOWS = 1_000
 
 MAX_INLINE_BYTES = 256 << 10
 """Content of an array that travels inside a message; more is a blob."""
+MAX_INLINE_ARTIFACT_BYTES = 64 << 10
+"""An artifact that travels with the request to load it; agents keep those of a session in memory."""
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 32
 

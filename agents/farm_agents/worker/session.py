@@ -85,7 +85,7 @@ class Session:
         return reply
 
     def _load(self, request: session_pb2.LoadRequest) -> session_pb2.LoadReply:
-        data = read_blob(self.cache, digest_from_proto(request.artifact))
+        data = request.inline or read_blob(self.cache, digest_from_proto(request.artifact))
         module = self.loader.load(Artifact.from_bytes(data))
         self.modules.append(module)
         return session_pb2.LoadReply(

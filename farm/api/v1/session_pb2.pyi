@@ -165,18 +165,24 @@ class LoadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ARTIFACT_FIELD_NUMBER: _builtins.int
+    INLINE_FIELD_NUMBER: _builtins.int
+    inline: _builtins.bytes
+    """The artifact itself, at most 64 KiB; the store then need not have it.
+    INVALID_INPUT: it is larger, or not what `artifact` names.
+    """
     @_builtins.property
     def artifact(self) -> _digest_pb2.Digest:
-        """The artifact, a blob of the store."""
+        """The artifact, a blob of the store unless `inline` is set."""
 
     def __init__(
         self,
         *,
         artifact: _digest_pb2.Digest | None = ...,
+        inline: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "inline", b"inline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

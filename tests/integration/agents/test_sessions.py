@@ -9,6 +9,9 @@ import pytest
 from farm_agents.worker import processes
 
 from farm.api.v1 import agent_pb2, device_pb2, session_pb2, tensor_pb2
+from farm.core.digest import digest_of
+from farm.core.limits import MAX_INLINE_ARTIFACT_BYTES
+from farm.core.wire import digest_to_proto
 
 
 def number(value):
@@ -55,6 +58,42 @@ def test_session_kernel_that_dies_is_an_error_and_the_next_call_works(
         error = (await client.call(symbol, number(1))).error
         assert (error.code, dict(error.details)) == ("KERNEL_CRASHED", facts)
         assert value_of(await client.call("increment", number(1))) == 2
+
+    run_farm(story)
+
+
+def test_artifact_that_came_with_the_request_needs_no_store_also_after_a_crash(run_farm, hostile):
+    data = hostile.to_bytes()
+    load = session_pb2.LoadRequest(artifact=digest_to_proto(digest_of(data)), inline=data)
+
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.send(load=load)
+        assert (await client.receive()).loaded.module_id == 1
+        assert value_of(await client.call("increment", number(1))) == 2
+        assert (await client.call("segfault", number(1))).error.code == "KERNEL_CRASHED"
+        assert value_of(await client.call("increment", number(1))) == 2
+        assert tracker.blobs.reads == []
+
+    run_farm(story)
+
+
+@pytest.mark.parametrize("size_bytes", [5, MAX_INLINE_ARTIFACT_BYTES + 1])
+def test_artifact_that_is_not_what_the_request_says_is_refused_and_the_session_goes_on(
+    run_farm, hostile, size_bytes
+):
+    named = hostile.to_bytes() if size_bytes == 5 else bytes(size_bytes)
+    load = session_pb2.LoadRequest(
+        artifact=digest_to_proto(digest_of(named)), inline=bytes(size_bytes)
+    )
+
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.send(load=load)
+        error = (await client.receive()).error
+        assert error.code == "INVALID_INPUT"
+        assert f"inline artifact of {size_bytes} bytes" in error.message
+        assert (await client.load(hostile)).loaded.module_id == 1
 
     run_farm(story)
 

@@ -93,6 +93,14 @@ def test_session_loads_calls_and_times(client, selector):
     assert timing.timing_class == ("simulated" if "ea" in selector else "native")
 
 
+def test_artifact_too_large_for_the_request_is_loaded_from_the_store(client, monkeypatch):
+    monkeypatch.setattr("farm.client.session.MAX_INLINE_ARTIFACT_BYTES", 0)
+    artifact = farm.build({"llvm": [scale(factor=7)]})
+    with client.acquire("kind=cpu,emulator!=qemu-user") as session:
+        scaled = session.load(artifact)["scale"](np.arange(16, dtype=np.int32))
+    assert (scaled == 7 * np.arange(16)).all()
+
+
 def test_large_arrays_travel_through_the_store(client):
     size = 1 << 20
     artifact = client.build({"llvm": [scale("large", 5, size)]})
