@@ -55,6 +55,12 @@ class InvalidFunction(InvalidInput):
     code = "INVALID_FUNCTION"
 
 
+class ScheduleError(InvalidInput):
+    """A schedule's step is impossible or would change results; the message names it, the place and the reason."""
+
+    code = "SCHEDULE_REFUSED"
+
+
 class UnsupportedFunction(InvalidInput):
     """A valid function that this target's code generator cannot compile; place it elsewhere."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from farm.errors import InvalidFunction
+from farm.ir.affine import affine_interval
 from farm.ir.bounds import Facts, Interval, assume, interval
 from farm.ir.buffer import Buffer, Scope, check_name
 from farm.ir.concurrency import problems
@@ -190,8 +191,10 @@ class _Check:
                 raise self.fail(
                     f"{buffer.name}: index {axis} is {index.dtype}; use .astype('int64')"
                 )
-            found = interval(index, facts)
-            if found.low <= found.high and not found.within(Interval(0, extent - 1)):
+            found, inside = interval(index, facts), Interval(0, extent - 1)
+            if not found.within(inside):
+                found = affine_interval(index, facts)
+            if found.low <= found.high and not found.within(inside):
                 raise self.fail(
                     f"{buffer.name}: index {axis} is {_short(index)}, from {found.low} to {found.high}, "
                     f"outside 0 to {extent - 1}; guard it with te.where, or clamp it"

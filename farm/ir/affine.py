@@ -1,0 +1,259 @@
+"""Affine forms of index expressions: sums of digits of loop variables.
+
+Owns: turning expressions into that form, its arithmetic, and back. Does not own: what is concluded from it.
+
+Invariant: a form has the value of its expression wherever each variable lies in its loop's range.
+
+Notes
+-----
+A digit is ``(var // lower) % extent``: what splitting and fusing loops makes of variables. Divisions of a sum are
+resolved into digits where that is exact (as the iteration maps of TVM's ``arith.detect_iter_map`` are); everything
+else has no form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from farm.ir.bounds import Facts, Interval, interval
+from farm.ir.dtype import DType
+from farm.ir.expr import Binary, BinaryOp, Const, Expr, Var, map_children
+
+LIMIT = 1 << 62  # larger values could wrap around
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """``(var // lower) % extent`` of a variable in ``[0, size)``."""
+
+    var: Var
+    size: int
+    lower: int
+    extent: int
+
+    @property
+    def is_top(self) -> bool:
+        """Whether the remainder changes nothing."""
+        return self.extent >= -(-self.size // self.lower)
+
+    def expr(self) -> Expr:
+        """Return the digit as an expression."""
+        value: Expr = self.var if self.lower == 1 else self.var // self.lower
+        return value if self.is_top else value % self.extent
+
+    def split(self, at: int) -> tuple[Digit, Digit] | None:
+        """Return the digit's low part, of extent `at`, and its high part, if they make it up exactly."""
+        if self.extent % at and not self.is_top:
+            return None
+        high = -(-self.extent // at)
+        return (
+            Digit(self.var, self.size, self.lower, min(at, self.extent)),
+            Digit(self.var, self.size, self.lower * at, high),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``constant + sum of coefficient * digit``; coefficients are not zero, digits ordered and merged."""
+
+    terms: tuple[tuple[Digit, int], ...]
+    constant: int
+
+    def __add__(self, other: Affine) -> Affine:
+        return _make((*self.terms, *other.terms), self.constant + other.constant)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + other.scaled(-1)
+
+    def scaled(self, factor: int) -> Affine:
+        """Return the form times a number."""
+        return _make([(d, k * factor) for d, k in self.terms], self.constant * factor)
+
+    def divided(self, divisor: int) -> Affine | None:
+        """Return the form divided by a positive number, rounded down; None if that has no form."""
+        parts = self.divmod(divisor)
+        return None if parts is None else parts[0]
+
+    def divmod(self, divisor: int) -> tuple[Affine, Affine] | None:
+        """Return quotient, rounded down, and remainder by a positive number; None if they have no form."""
+        quotient: list[tuple[Digit, int]] = []
+        rest: list[tuple[Digit, int]] = []
+        for digit, k in self.terms:
+            if k % divisor == 0:
+                quotient.append((digit, k // divisor))
+            elif k > 0 and divisor % k == 0 and (parts := digit.split(divisor // k)) is not None:
+                rest.append((parts[0], k))
+                quotient.append((parts[1], 1))
+            else:
+                rest.append((digit, k))
+        whole, left = divmod(self.constant, divisor)
+        if not _range(rest, left).within(Interval(0, divisor - 1)):
+            return None
+        return _make(quotient, whole), _make(rest, left)
+
+    def interval(self) -> Interval:
+        """Return the values that the form can take, if its digits were independent."""
+        return _range(self.terms, self.constant)
+
+    def parts(self, variables: Iterable[Var]) -> tuple[Affine, Affine]:
+        """Return the terms of the given variables, with the constant, and the other terms."""
+        chosen = set(variables)
+        ours = tuple(term for term in self.terms if term[0].var in chosen)
+        others = tuple(term for term in self.terms if term[0].var not in chosen)
+        return Affine(ours, self.constant), Affine(others, 0)
+
+    def expr(self) -> Expr:
+        """Return the form as an expression: the largest coefficients first, the constant last."""
+        positive = [(d, k) for d, k in self.terms if k > 0]
+        negative = [(d, k) for d, k in self.terms if k < 0]
+        result: Expr | None = None
+        for digit, k in positive:
+            term = digit.expr() if k == 1 else digit.expr() * k
+            result = term if result is None else result + term
+        constant = self.constant
+        if result is None:
+            result, constant = Const(constant, DType.INT64), 0
+        for digit, k in negative:
+            result = result - (digit.expr() if k == -1 else digit.expr() * -k)
+        if constant:
+            result = result + constant if constant > 0 else result - -constant
+        return result
+
+
+def _range(terms: Iterable[tuple[Digit, int]], constant: int) -> Interval:
+    low = high = constant
+    for digit, k in terms:
+        low += min(0, k * (digit.extent - 1))
+        high += max(0, k * (digit.extent - 1))
+    return Interval(low, high)
+
+
+def _make(terms: Iterable[tuple[Digit, int]], constant: int) -> Affine:
+    """Add up equal digits and join neighbours: ``(i // 4) * 4 + i % 4`` is ``i``."""
+    sums: dict[Digit, int] = {}
+    for digit, k in terms:
+        if digit.extent > 1:
+            sums[digit] = sums.get(digit, 0) + k
+    sums = {digit: k for digit, k in sums.items() if k}
+    while (joined := _join(sums)) is not None:
+        sums = joined
+    order = sorted(sums.items(), key=lambda term: (-abs(term[1]), term[0].var.name, -term[0].lower))
+    return Affine(tuple(order), constant)
+
+
+def _join(sums: dict[Digit, int]) -> dict[Digit, int] | None:
+    by_place = {(digit.var, digit.lower): digit for digit in sums}
+    for low, k in sums.items():
+        high = by_place.get((low.var, low.lower * low.extent))
+        if high is not None and sums[high] == k * low.extent:
+            rest = {d: c for d, c in sums.items() if d not in (low, high)}
+            most = -(-low.size // low.lower)
+            whole = Digit(low.var, low.size, low.lower, min(low.extent * high.extent, most))
+            rest[whole] = rest.get(whole, 0) + k
+            return rest
+    return None
+
+
+def constant(value: int) -> Affine:
+    """Return the form of a number."""
+    return Affine((), value)
+
+
+def variable(var: Var, extent: int) -> Affine:
+    """Return the form of a loop variable in ``[0, extent)``."""
+    return _make([(Digit(var, extent, 1, extent), 1)], 0)
+
+
+def affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:
+    """Return the form of an int64 expression, or None if it has none.
+
+    Parameters
+    ----------
+    extents
+        The range of each variable, from 0; a variable that is not there has no form.
+    """
+    found = _affine(expr, extents)
+    if found is None:
+        return None
+    reach = found.interval()
+    return found if reach.low > -LIMIT and reach.high < LIMIT else None
+
+
+def _affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:
+    match expr:
+        case Const(int() as value, DType.INT64):
+            return constant(value)
+        case Var() if expr in extents:
+            return variable(expr, extents[expr])
+        case Binary(op, left, right) if expr.dtype is DType.INT64:
+            a = affine(left, extents)
+            b = affine(right, extents) if a is not None else None
+            return None if a is None or b is None else _combine(op, a, b)
+        case _:
+            return None
+
+
+def _combine(op: BinaryOp, a: Affine, b: Affine) -> Affine | None:
+    match op:
+        case BinaryOp.ADD:
+            return a + b
+        case BinaryOp.SUB:
+            return a - b
+        case BinaryOp.MUL if not b.terms:
+            return a.scaled(b.constant)
+        case BinaryOp.MUL if not a.terms:
+            return b.scaled(a.constant)
+        case BinaryOp.FLOORDIV if not b.terms and b.constant > 0:
+            return a.divided(b.constant)
+        case BinaryOp.FLOORMOD if not b.terms and b.constant > 0:
+            parts = a.divmod(b.constant)
+            return None if parts is None else parts[1]
+        case _:
+            return None
+
+
+def simplified(expr: Expr, extents: Mapping[Var, int]) -> Expr:
+    """Return an equal expression with the largest parts that have an affine form written from it."""
+    found = affine(expr, extents) if expr.dtype is DType.INT64 else None
+    if found is not None:
+        return found.expr()
+    return map_children(expr, lambda child: simplified(child, extents))
+
+
+def affine_interval(expr: Expr, facts: Facts) -> Interval:
+    """Return an interval that holds every value of an int64 expression, from facts about other sums.
+
+    ``i * 4 + j + k`` is below 10 plus the most of ``k`` where ``i * 4 + j < 10``, in whatever order it is written.
+
+    Parameters
+    ----------
+    facts
+        What is known; must hold every loop variable.
+    """
+    extents = {
+        key: known.high + 1
+        for key, known in facts.items()
+        if isinstance(key, Var) and known.low >= 0
+    }
+    found, form = interval(expr, facts), affine(expr, extents)
+    if form is None:
+        return found
+    found = found.meet(form.interval())
+    for key, known in facts.items():
+        if isinstance(key, Binary) and key.dtype is DType.INT64:
+            about = affine(key, extents)
+            if about is not None and about.terms:
+                found = found.meet(_from_fact(form, about, known, found))
+    return found
+
+
+def _from_fact(form: Affine, about: Affine, known: Interval, otherwise: Interval) -> Interval:
+    """Return the interval of a form that is a multiple of another, whose interval is known, and some more."""
+    leading, k = about.terms[0]
+    factor, rest = divmod(dict(form.terms).get(leading, 0), k)
+    if factor == 0 or rest:
+        return otherwise
+    more = (form - about.scaled(factor)).interval()
+    ends = sorted((known.low * factor, known.high * factor))
+    return Interval(ends[0] + more.low, ends[1] + more.high)
