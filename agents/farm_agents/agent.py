@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from farm.api.v1 import agent_pb2, agent_pb2_grpc, blob_pb2_grpc
+from farm.api.v1 import agent_pb2, agent_pb2_grpc
 from farm.core.clock import Clock, SystemClock
 from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
 from farm.errors import (
@@ -27,6 +27,7 @@ from farm.errors import (
     Fenced,
     InfrastructureError,
 )
+from farm.rpc.blobs import BlobStub
 from farm_agents.builder import Builder
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
@@ -121,8 +122,7 @@ class Agent:
         self._credential = Credential(spec.tracker, spec.agent_id, spec.work_dir)
         channel = self._channel = self._credential.channel()
         self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
-        blobs: blob_pb2_grpc.BlobServiceAsyncStub = blob_pb2_grpc.BlobServiceStub(channel)
-        self._cache = BlobCache(spec.work_dir / "cache", blobs)
+        self._cache = BlobCache(spec.work_dir / "cache", BlobStub(channel))
         self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id, self._confinement)
         outbox = Outbox(spec.work_dir / "outbox")
         self._runner = Runner(self._cache, outbox, clock, self._apply)

@@ -12,11 +12,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from farm.api.v1 import blob_pb2_grpc
 from farm.core.digest import Digest
-from farm.core.files import write_atomic
 from farm.errors import InfrastructureError
-from farm.rpc.blobs import download_aio, find_missing_aio, upload_aio
+from farm.rpc.blobs import BlobStub, download, find_missing_aio, upload
 from farm_agents.worker.blobs import blob_path
 
 MAX_CACHE_BYTES = 4 << 30
@@ -29,7 +27,7 @@ class BlobCache:
     def __init__(
         self,
         root: Path,
-        stub: blob_pb2_grpc.BlobServiceAsyncStub,
+        stub: BlobStub,
         limit_bytes: int = MAX_CACHE_BYTES,
     ) -> None:
         self.root = root
@@ -79,7 +77,7 @@ class BlobCache:
             What the store answered, or the file is not what the worker said.
         """
         try:
-            sent = await upload_aio(self._stub, path)
+            sent = await upload(self._stub, path)
         except OSError as error:
             raise InfrastructureError(
                 f"blob {digest}: the worker's file is unreadable ({error.strerror}); try again"
@@ -95,9 +93,9 @@ class BlobCache:
             task.exception()  # told to those who wait
 
     async def _fetch(self, digest: Digest, path: Path) -> None:
-        data = await download_aio(self._stub, digest)
         try:
-            await asyncio.to_thread(_write, path, data)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            await download(self._stub, digest, path)
             self._size_bytes += digest.size_bytes
             if self._size_bytes > self._limit_bytes:
                 self._size_bytes = await asyncio.to_thread(
@@ -115,11 +113,6 @@ def _is_here(path: Path, digest: Digest) -> bool:
         return path.stat().st_size == digest.size_bytes
     except OSError:
         return False
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, data)
 
 
 def _files(root: Path) -> list[tuple[float, int, Path]]:

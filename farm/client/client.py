@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any
 
 from farm.api.v1 import (
-    blob_pb2_grpc,
     build_pb2_grpc,
     device_pb2,
     device_pb2_grpc,
@@ -34,6 +33,7 @@ from farm.core.ids import random_id
 from farm.core.limits import DEFAULT_LIMIT_S
 from farm.errors import NotAllowed, TimeLimit, TrackerUnreachable, Unauthenticated
 from farm.rpc import channel, digest_to_proto, rpc_errors
+from farm.rpc.blobs import BlobStub
 from farm.target import Selector, Target
 
 DEFAULT_ADDRESS = "127.0.0.1:7460"
@@ -88,7 +88,7 @@ class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
         self._builds = build_pb2_grpc.BuildServiceStub(self._channel)
         self._leases = lease_pb2_grpc.LeaseServiceStub(self._channel)
         self._runs = run_pb2_grpc.RunServiceStub(self._channel)
-        self._store = Store(blob_pb2_grpc.BlobServiceStub(self._channel))
+        self._store = Store(BlobStub(self._channel))
 
     def devices(self, selector: str = "") -> list[DeviceInfo]:
         """Return the devices that match a selector, sorted by id."""

@@ -1,7 +1,7 @@
 """Moving arrays and artifacts between a client and the store.
 
 Owns: what this client knows to be in the store, and transfers that keep the connection busy. Does not own: chunks and
-their checks (`farm.rpc.blobs`), arrays as messages (`farm.core.wire`).
+their checks (`farm.rpc.chunks`), arrays as messages (`farm.core.wire`).
 
 Invariant: bytes that this client stored, or found stored, are neither sent nor asked for again until the store says
 that it lacks them; what comes back has the digest that was asked for.
@@ -10,7 +10,6 @@ that it lacks them; what comes back has the digest that was asked for.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,12 +19,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from farm.api.v1 import blob_pb2, blob_pb2_grpc, tensor_pb2
+from farm.api.v1 import blob_pb2, tensor_pb2
 from farm.artifact import Artifact
 from farm.core.digest import Digest, digest_of
 from farm.core.wire import Array, tensor_from_proto, tensor_to_proto
-from farm.errors import BlobCorrupt, NotFound
+from farm.errors import NotFound
 from farm.rpc import blobs, digest_to_proto, rpc_errors
+from farm.rpc.chunks import BlobCheck, Content, content_of, write_messages
 
 if TYPE_CHECKING:
     import grpc
@@ -41,7 +41,7 @@ READ_AHEAD_BYTES = 4 << 20
 class Store:
     """The tracker's content-addressed store, as a client uses it; threads may share it."""
 
-    def __init__(self, stub: blob_pb2_grpc.BlobServiceStub) -> None:
+    def __init__(self, stub: blobs.BlobStub) -> None:
         self._stub = stub
         self._known: OrderedDict[Digest, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class Store:
         """Store some bytes, if the store lacks them."""
         return self.put_all([data])[0]
 
-    def put_all(self, data: Sequence[bytes]) -> list[Digest]:
+    def put_all(self, data: Sequence[Content]) -> list[Digest]:
         """Store several blobs, if the store lacks them; asks once for all that this client does not know."""
         content = [(digest_of(blob), blob) for blob in data]
         self._send(dict(content))
@@ -58,10 +58,10 @@ class Store:
 
     def get(self, digest: Digest) -> bytes:
         """Return the bytes of a blob."""
-        return bytes(self.read(digest))
+        return b"".join(self._chunks(digest))
 
-    def read(self, digest: Digest) -> bytearray:
-        """Return the bytes of a blob in memory that is the caller's own.
+    def read(self, digest: Digest) -> memoryview:
+        """Return the bytes of a blob in memory that is the caller's own, and writeable.
 
         Raises
         ------
@@ -70,11 +70,13 @@ class Store:
         BlobCorrupt
             What came is not what the digest names; read it again.
         """
-        request = blob_pb2.ReadRequest(digest=digest_to_proto(digest))
-        with rpc_errors():
-            responses = self._stub.Read(request, timeout=blobs.TIMEOUT_S)
-            data = _collect(digest, (response.data for response in responses))
-        self._remember([digest])
+        data = np.empty(
+            digest.size_bytes, np.uint8
+        ).data  # not cleared first, as a bytearray would be
+        at = 0
+        for chunk in self._chunks(digest):
+            data[at : at + len(chunk)] = chunk
+            at += len(chunk)
         return data
 
     def put_artifact(self, artifact: Artifact | Path | str) -> Digest:
@@ -83,9 +85,9 @@ class Store:
 
     def tensors(self, arrays: Sequence[Any]) -> list[tensor_pb2.Tensor]:
         """Return messages for arrays (anything that numpy takes); large ones are stored."""
-        pending: dict[Digest, bytes] = {}
+        pending: dict[Digest, Content] = {}
 
-        def keep(data: bytes) -> Digest:
+        def keep(data: Content) -> Digest:
             digest = digest_of(data)
             if not self.knows(digest):
                 pending[digest] = data
@@ -133,7 +135,29 @@ class Store:
                 raise
             return send()
 
-    def _send(self, content: Mapping[Digest, bytes]) -> None:
+    def _chunks(self, digest: Digest) -> Iterator[Content]:
+        """Yield a blob's chunks; raises BlobCorrupt at the end unless they are exactly what the digest names."""
+        check = BlobCheck(digest)
+        request = blob_pb2.ReadRequest(digest=digest_to_proto(digest))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(rpc_errors())
+            update: Callable[[Content], object] = check.sha256.update
+            if digest.size_bytes >= READ_AHEAD_BYTES:  # hashlib lets other threads run meanwhile
+                hasher = stack.enter_context(ThreadPoolExecutor(1, "farm-hash"))
+                update = lambda chunk: hasher.submit(check.sha256.update, chunk)  # noqa: E731
+            responses = self._stub.read(request, timeout=blobs.TIMEOUT_S)
+            stack.callback(
+                responses.cancel
+            )  # if it is left before its end; after it this does nothing
+            for message in responses:
+                chunk = content_of(message)
+                check.count(chunk)
+                update(chunk)
+                yield chunk
+        check.finish()
+        self._remember([digest])
+
+    def _send(self, content: Mapping[Digest, Content]) -> None:
         unknown = [digest for digest in content if not self.knows(digest)]
         if not unknown:
             return
@@ -144,8 +168,8 @@ class Store:
                 for digest in missing:
                     if len(running) == UPLOADS_AT_ONCE:
                         running.popleft().result()
-                    requests = blobs.write_requests(digest, content[digest])
-                    running.append(self._stub.Write.future(requests, timeout=blobs.TIMEOUT_S))
+                    requests = write_messages(digest, content[digest])
+                    running.append(self._stub.write.future(requests, timeout=blobs.TIMEOUT_S))
                 while running:
                     running.popleft().result()
         finally:
@@ -165,30 +189,3 @@ def artifact_bytes(artifact: Artifact | Path | str) -> bytes:
     """Return the bytes of an artifact, given itself or its file (which is checked)."""
     loaded = artifact if isinstance(artifact, Artifact) else Artifact.load(Path(artifact))
     return loaded.to_bytes()
-
-
-def _collect(digest: Digest, chunks: Iterator[bytes]) -> bytearray:
-    """Return a blob from its chunks; raises BlobCorrupt unless they are exactly what the digest names."""
-    data = bytearray(digest.size_bytes)
-    sha256 = hashlib.sha256()
-    at = 0
-    with contextlib.ExitStack() as stack:
-        update: Callable[[bytes], object] = sha256.update
-        if digest.size_bytes >= READ_AHEAD_BYTES:  # hashlib lets other threads run meanwhile
-            hasher = stack.enter_context(ThreadPoolExecutor(1, "farm-hash"))
-            update = lambda chunk: hasher.submit(sha256.update, chunk)  # noqa: E731
-        for chunk in chunks:
-            end = at + len(chunk)
-            if len(chunk) > blobs.CHUNK_BYTES or end > digest.size_bytes:
-                raise BlobCorrupt(
-                    f"blob {digest}: a chunk of {len(chunk)} bytes is too much after {at}; read it again"
-                )
-            data[at:end] = chunk
-            update(chunk)
-            at = end
-    has = Digest(sha256.hexdigest(), at)
-    if has != digest:
-        raise BlobCorrupt(
-            f"blob {digest}: bytes do not match the digest (they are {has}); read it again"
-        )
-    return data

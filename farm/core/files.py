@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
@@ -29,6 +30,13 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
+    """Write all of `data` to a file that has no buffer; raises OSError if the disk is full."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def regular_size(path: Path) -> int:

@@ -18,11 +18,8 @@ import numpy.typing as npt
 
 from farm.api.v1 import digest_pb2, tensor_pb2
 from farm.core.digest import Digest
+from farm.core.limits import MAX_INLINE_BYTES, MAX_RANK, MAX_TENSOR_BYTES
 from farm.errors import InvalidArguments
-
-MAX_INLINE_BYTES = 256 << 10
-MAX_RANK = 16
-MAX_TENSOR_BYTES = 1 << 32
 
 Array = npt.NDArray[Any]
 
@@ -47,13 +44,13 @@ def digest_from_proto(message: digest_pb2.Digest) -> Digest:
     return Digest(message.sha256, message.size_bytes)
 
 
-def tensor_to_proto(array: Array, keep_blob: Callable[[bytes], Digest]) -> tensor_pb2.Tensor:
+def tensor_to_proto(array: Array, keep_blob: Callable[[memoryview], Digest]) -> tensor_pb2.Tensor:
     """Return the message for an array.
 
     Parameters
     ----------
     keep_blob
-        Stores content that is too large to travel inline, and returns its digest.
+        Stores content that is too large to travel inline, and returns its digest. It is given a view of the array.
 
     Raises
     ------
@@ -68,14 +65,14 @@ def tensor_to_proto(array: Array, keep_blob: Callable[[bytes], Digest]) -> tenso
     dense = np.ascontiguousarray(array, dtype=DTYPES[name])
     tensor = tensor_pb2.Tensor(dtype=name, shape=array.shape)
     if dense.nbytes > MAX_INLINE_BYTES:
-        tensor.blob.CopyFrom(digest_to_proto(keep_blob(dense.tobytes())))
+        tensor.blob.CopyFrom(digest_to_proto(keep_blob(dense.reshape(-1).view(np.uint8).data)))
     else:
         tensor.inline = dense.tobytes()
     return tensor
 
 
 def tensor_from_proto(
-    tensor: tensor_pb2.Tensor, read_blob: Callable[[Digest], bytes | bytearray], what: str
+    tensor: tensor_pb2.Tensor, read_blob: Callable[[Digest], bytes | memoryview], what: str
 ) -> Array:
     """Return the array of a message; it shares the bytes of the message or blob, and is writeable if they are.
 

@@ -9,20 +9,22 @@ returned as a blob.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import io
 import os
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from farm.core.digest import Digest, digest_of
+from farm.core.files import write_all
+from farm.core.limits import CHUNK_BYTES
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
+from farm.rpc.chunks import BlobCheck, Content, chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-CHUNK_BYTES = 1 << 20
 MAX_BLOB_BYTES = 1 << 30
 
 
@@ -32,31 +34,27 @@ class BlobWriter:
     def __init__(self, store: BlobStore, digest: Digest) -> None:
         self._store = store
         self._digest = digest
-        self._hash = hashlib.sha256()
-        self._size_bytes = 0
+        self._check = BlobCheck(digest)
         try:
             handle, name = tempfile.mkstemp(dir=store.incoming)
         except OSError as error:
             raise _full(digest, error) from error
         self._path = Path(name)
-        self._file: IO[bytes] = os.fdopen(handle, "wb")
+        self._file = io.FileIO(handle, "wb")
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Content) -> None:
         """Take the next bytes.
 
         Raises
         ------
         BlobCorrupt
-            There are more of them than the digest says.
+            They are more than 1 MiB, or more than the digest says.
         StoreFull
             The disk is full.
         """
-        self._size_bytes += len(data)
-        if self._size_bytes > self._digest.size_bytes:
-            raise self._mismatch(f"more than {self._digest.size_bytes} bytes")
-        self._hash.update(data)
+        self._check.add(data)
         try:
-            self._file.write(data)
+            write_all(self._file, data)
         except OSError as error:
             raise _full(self._digest, error) from error
 
@@ -70,12 +68,9 @@ class BlobWriter:
         StoreFull
             The disk is full.
         """
-        has = Digest(self._hash.hexdigest(), self._size_bytes)
-        if has != self._digest:
-            raise self._mismatch(str(has))
+        self._check.finish()
         final = self._store.path(self._digest)
         try:
-            self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +81,7 @@ class BlobWriter:
 
     def close(self) -> None:
         """Leave nothing behind; after `commit` this changes nothing."""
-        with contextlib.suppress(OSError):  # a full disk fails once more on what is still buffered
-            self._file.close()
+        self._file.close()
         self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> BlobWriter:
@@ -95,11 +89,6 @@ class BlobWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _mismatch(self, has: str) -> BlobCorrupt:
-        return BlobCorrupt(
-            f"blob {self._digest}: the bytes sent are another blob ({has}); send it again"
-        )
 
 
 class BlobStore:
@@ -150,7 +139,8 @@ class BlobStore:
         self.check_size(digest)
         if not self.has(digest):
             with BlobWriter(self, digest) as writer:
-                writer.feed(data)
+                for chunk in chunks_of(data):
+                    writer.feed(chunk)
                 writer.commit()
         return digest
 
@@ -183,14 +173,20 @@ class BlobStore:
             file = self.path(digest).open("rb")
         except FileNotFoundError:
             raise _absent(digest) from None
+        loop = asyncio.get_running_loop()
+        sha256, size_bytes = hashlib.sha256(), 0
+        held: bytes | None = None
         with file:
-            sha256, size_bytes = hashlib.sha256(), 0
-            held: bytes | None = None
-            while chunk := await asyncio.to_thread(_read_chunk, file, sha256):
-                size_bytes += len(chunk)
-                if held is not None:
-                    yield held
-                held = chunk
+            reading = loop.run_in_executor(None, _read_chunk, file, sha256)
+            try:
+                while chunk := await reading:
+                    size_bytes += len(chunk)
+                    reading = loop.run_in_executor(None, _read_chunk, file, sha256)
+                    if held is not None:
+                        yield held
+                    held = chunk
+            finally:
+                await asyncio.wait([reading])
             self._check(digest, Digest(sha256.hexdigest(), size_bytes))
             if held is not None:
                 yield held

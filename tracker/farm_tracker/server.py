@@ -23,7 +23,6 @@ from farm.api.v1 import (
     account_pb2_grpc,
     admin_pb2_grpc,
     agent_pb2_grpc,
-    blob_pb2_grpc,
     build_pb2_grpc,
     device_pb2_grpc,
     identity_pb2_grpc,
@@ -44,7 +43,7 @@ from farm_tracker.jobs import Jobs
 from farm_tracker.service.account import AccountService
 from farm_tracker.service.admin import AdminService
 from farm_tracker.service.agent import AgentService
-from farm_tracker.service.blob import BlobService
+from farm_tracker.service.blob import BlobService, add_blob_service
 from farm_tracker.service.build import BuildService
 from farm_tracker.service.device import DeviceService
 from farm_tracker.service.identity import IdentityService
@@ -199,7 +198,7 @@ def _server(tracker: Tracker, blobs: BlobStore, identity: Identity) -> grpc.aio.
     jobs = Jobs(tracker, blobs)
     job_pb2_grpc.add_JobServiceServicer_to_server(JobService(jobs), server)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
-    blob_pb2_grpc.add_BlobServiceServicer_to_server(BlobService(blobs), server)
+    add_blob_service(BlobService(blobs), server)
     builds = Builds(tracker, blobs)
     build_pb2_grpc.add_BuildServiceServicer_to_server(BuildService(builds), server)
     device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceService(tracker.state), server)

@@ -32,7 +32,7 @@ from farm.core.digest import digest_of
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import Fenced, NotFound
 from farm.rpc import abort_with, server_options
-from farm.rpc.blobs import Assembly, read_responses
+from farm.rpc.chunks import BlobCheck, chunks_of
 from farm.target import Target
 
 LIMIT_S = 30.0
@@ -57,12 +57,13 @@ class Blobs(blob_pb2_grpc.BlobServiceServicer):
         return blob_pb2.FindMissingResponse(missing=missing)
 
     async def Write(self, requests, context):
-        assembly = None
+        check, parts = None, []
         async for request in requests:
-            if assembly is None:
-                assembly = Assembly(digest_from_proto(request.digest))
-            assembly.add(request.data)
-        self.put(assembly.finish())
+            check = check or BlobCheck(digest_from_proto(request.digest))
+            check.add(request.data)
+            parts.append(request.data)
+        check.finish()
+        self.put(b"".join(parts))
         return blob_pb2.WriteResponse()
 
     async def Read(self, request, context):
@@ -70,8 +71,8 @@ class Blobs(blob_pb2_grpc.BlobServiceServicer):
         self.reads.append(digest)
         if digest not in self.data:
             await abort_with(context, NotFound(f"blob {digest}: absent; upload it"))
-        for response in read_responses(self.data[digest]):
-            yield response
+        for chunk in chunks_of(self.data[digest]):
+            yield blob_pb2.ReadResponse(data=bytes(chunk))
 
 
 class Tracker(agent_pb2_grpc.AgentServiceServicer):

@@ -36,7 +36,7 @@ from farm.cli import main
 from farm.client import Client
 from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError, NotAllowed, NotFound
 from farm.rpc import digest_from_proto, server_options
-from farm.rpc.blobs import Assembly, read_responses
+from farm.rpc.chunks import BlobCheck, chunks_of
 from farm.rpc.status import error_metadata, status_code
 
 TARGET = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
@@ -68,13 +68,15 @@ class Blobs(blob_pb2_grpc.BlobServiceServicer):
         )
 
     def Write(self, request_iterator, context):
-        assembly = None
+        check, parts = None, []
         for request in request_iterator:
-            assembly = assembly or Assembly(digest_from_proto(request.digest))
-            assembly.add(request.data)
-        self.blobs[assembly.digest.sha256] = assembly.finish()
-        self.written.append(assembly.digest.size_bytes)
-        return blob_pb2.WriteResponse(stored_bytes=assembly.digest.size_bytes)
+            check = check or BlobCheck(digest_from_proto(request.digest))
+            check.add(request.data)
+            parts.append(request.data)
+        check.finish()
+        self.blobs[check.digest.sha256] = b"".join(parts)
+        self.written.append(check.digest.size_bytes)
+        return blob_pb2.WriteResponse(stored_bytes=check.digest.size_bytes)
 
     def Read(self, request, context):
         data = self.blobs.get(request.digest.sha256)
@@ -82,7 +84,7 @@ class Blobs(blob_pb2_grpc.BlobServiceServicer):
             fail(context, NotFound("blob x: not in the store; send it first"))
         if self.damage:
             data = bytes([data[0] ^ 1]) + data[1:]
-        yield from read_responses(data)
+        yield from (blob_pb2.ReadResponse(data=bytes(chunk)) for chunk in chunks_of(data))
 
     def need(self, digest, context):
         if digest.sha256 not in self.blobs:

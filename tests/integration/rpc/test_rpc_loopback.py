@@ -12,7 +12,7 @@ import pytest
 
 from farm.api.v1 import blob_pb2, blob_pb2_grpc
 from farm.core.digest import digest_of
-from farm.errors import InfrastructureError, InvalidTarget, NotFound, TrackerUnreachable
+from farm.errors import BlobCorrupt, InvalidTarget, NotFound, TrackerUnreachable
 from farm.rpc import (
     abort_with,
     aio_channel,
@@ -22,16 +22,8 @@ from farm.rpc import (
     rpc_errors,
     server_options,
 )
-from farm.rpc.blobs import (
-    CHUNK_BYTES,
-    Assembly,
-    download,
-    download_aio,
-    read_responses,
-    upload,
-    upload_aio,
-    upload_all,
-)
+from farm.rpc.blobs import BlobStub, download, upload
+from farm.rpc.chunks import BlobCheck, chunks_of
 
 LONG = bytes(range(256)) * 9000
 
@@ -42,26 +34,31 @@ class MemoryStore(blob_pb2_grpc.BlobServiceServicer):
     def __init__(self):
         self.blobs = {}
         self.writes = 0
+        self.slow = False
 
     async def FindMissing(self, request, context):
         missing = [d for d in request.digests if d.sha256 not in self.blobs]
         return blob_pb2.FindMissingResponse(missing=missing)
 
     async def Write(self, request_iterator, context):
-        assembly = None
+        check, parts = None, []
         async for request in request_iterator:
-            assembly = assembly or Assembly(digest_from_proto(request.digest))
-            assembly.add(request.data)
-        self.blobs[assembly.digest.sha256] = assembly.finish()
+            check = check or BlobCheck(digest_from_proto(request.digest))
+            check.add(request.data)
+            parts.append(request.data)
+        check.finish()
+        self.blobs[check.digest.sha256] = b"".join(parts)
         self.writes += 1
-        return blob_pb2.WriteResponse(stored_bytes=assembly.digest.size_bytes)
+        return blob_pb2.WriteResponse(stored_bytes=check.digest.size_bytes)
 
     async def Read(self, request, context):
         data = self.blobs.get(request.digest.sha256)
         if data is None:
             await abort_with(context, NotFound("blob: absent (x); upload it", sha256="x"))
-        for response in read_responses(data):
-            yield response
+        for chunk in chunks_of(data):
+            yield blob_pb2.ReadResponse(data=bytes(chunk))
+            if self.slow:
+                await asyncio.sleep(60)
 
 
 class Failing(blob_pb2_grpc.BlobServiceServicer):
@@ -96,64 +93,69 @@ def serving(servicer):
         loop.close()
 
 
-@pytest.mark.parametrize("data", [b"", b"x", LONG], ids=["empty", "one", "long"])
-def test_blob_uploaded_twice_is_written_once_and_downloads_equal(data, tmp_path):
-    store = MemoryStore()
-    path = tmp_path / "blob"
-    path.write_bytes(data)
-    with serving(store) as address, channel(address) as opened:
-        stub = blob_pb2_grpc.BlobServiceStub(opened)
-        first, second = upload(stub, data), upload(stub, path)
-        assert first == second == digest_of(data)
-        assert store.writes == 1
-        assert download(stub, first) == data
+def with_stub(store, work):
+    """Do `work` with a stub of asyncio for a store."""
 
-
-def test_blobs_uploaded_together_are_written_once_each():
-    store = MemoryStore()
-    with serving(store) as address, channel(address) as opened:
-        stub = blob_pb2_grpc.BlobServiceStub(opened)
-        upload(stub, b"b")
-        digests = upload_all(stub, [b"a", b"b", b"a", b"c"])
-        assert digests == [digest_of(b"a"), digest_of(b"b"), digest_of(b"a"), digest_of(b"c")]
-        assert store.writes == 3
-
-
-def test_blob_of_asyncio_client_round_trips():
     async def run(address):
         async with aio_channel(address) as opened:
-            stub = blob_pb2_grpc.BlobServiceStub(opened)
-            digest = await upload_aio(stub, LONG)
-            assert await upload_aio(stub, LONG) == digest
-            assert await download_aio(stub, digest) == LONG
-            with pytest.raises(NotFound) as caught:
-                await download_aio(stub, digest_of(b"absent"))
-            assert caught.value.details == {"sha256": "x"}
+            return await work(BlobStub(opened))
 
-    store = MemoryStore()
     with serving(store) as address:
-        asyncio.run(run(address))
-    assert store.writes == 1
-    assert len(LONG) > 2 * CHUNK_BYTES
+        return asyncio.run(run(address))
 
 
-def test_blob_absent_is_not_found():
-    with (
-        serving(MemoryStore()) as address,
-        channel(address) as opened,
-        pytest.raises(NotFound, match="blob: absent"),
-    ):
-        download(blob_pb2_grpc.BlobServiceStub(opened), digest_of(b"absent"))
+@pytest.mark.parametrize("data", [b"", b"x", LONG], ids=["empty", "one", "long"])
+def test_blob_uploaded_twice_is_written_once_and_downloads_equal(data, tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(data)
 
+    async def work(stub):
+        assert [await upload(stub, it) for it in (data, source)] == [digest_of(data)] * 2
+        await download(stub, digest_of(data), target)
 
-def test_blob_corrupt_in_the_store_is_found():
     store = MemoryStore()
-    with serving(store) as address, channel(address) as opened:
-        stub = blob_pb2_grpc.BlobServiceStub(opened)
-        digest = upload(stub, b"good")
-        store.blobs[digest.sha256] = b"gooe"
-        with pytest.raises(InfrastructureError, match="do not match"):
-            download(stub, digest)
+    with_stub(store, work)
+    assert store.writes == 1
+    assert target.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (None, NotFound),
+        (LONG[:-1] + b"?", BlobCorrupt),
+        (LONG[:-1], BlobCorrupt),
+        (LONG + b"?", BlobCorrupt),
+    ],
+)
+def test_download_that_fails_leaves_no_file(tmp_path, damage, error):
+    store = MemoryStore()
+    if damage is not None:
+        store.blobs[digest_of(LONG).sha256] = damage
+
+    async def work(stub):
+        with pytest.raises(error):
+            await download(stub, digest_of(LONG), tmp_path / "target")
+
+    with_stub(store, work)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_download_that_is_cancelled_leaves_no_file(tmp_path):
+    store = MemoryStore()
+    store.blobs[digest_of(LONG).sha256] = LONG
+    store.slow = True
+
+    async def work(stub):
+        task = asyncio.create_task(download(stub, digest_of(LONG), tmp_path / "target"))
+        while not any(path.stat().st_size for path in tmp_path.iterdir()):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_stub(store, work)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_error_with_a_long_message_crosses_whole():

@@ -18,6 +18,7 @@ from farm.api.v1 import (
     admin_pb2_grpc,
     agent_pb2,
     agent_pb2_grpc,
+    blob_pb2,
     blob_pb2_grpc,
     build_pb2,
     build_pb2_grpc,
@@ -38,7 +39,7 @@ from farm.artifact import ParamSpec, Signature
 from farm.core.digest import Digest
 from farm.errors import FarmError, Fenced
 from farm.rpc import aio_channel, digest_to_proto, error_from_rpc
-from farm.rpc.blobs import upload_aio
+from farm.rpc.blobs import BlobStub, upload
 from farm.target import Target
 
 FAST = Limits(
@@ -83,9 +84,18 @@ class Client:
         self.jobs = job_pb2_grpc.JobServiceStub(self.channel)
         self.admin = admin_pb2_grpc.AdminServiceStub(self.channel)
 
+    async def put(self, data: bytes) -> Digest:
+        """Store a blob."""
+        return await upload(BlobStub(self.channel), data)
+
+    async def get(self, digest: Digest) -> bytes:
+        """Return a blob."""
+        request = blob_pb2.ReadRequest(digest=digest_to_proto(digest))
+        return b"".join([response.data async for response in self.blobs.Read(request)])
+
     async def submit(self, selector: str = "", *, values: bytes = b"\1\2", **options: Any) -> Any:
         """Submit a job that doubles some bytes."""
-        artifact = digest_to_proto(await upload_aio(self.blobs, b"artifact"))
+        artifact = digest_to_proto(await self.put(b"artifact"))
         tensor = tensor_pb2.Tensor(dtype="uint8", shape=[len(values)], inline=values)
         run = job_pb2.RunSpec(selector=selector, artifact=artifact, symbol="twice", inputs=[tensor])
         run.limit_s = options.pop("limit_s", 5.0)
@@ -104,7 +114,7 @@ class Client:
     async def function(self, name: str, *, private: bool = False) -> Digest:
         """Store the blob of a function of this name."""
         data = ir_pb2.Function(name=name, private=private).SerializeToString()
-        return await upload_aio(self.blobs, data)
+        return await self.put(data)
 
     async def items(self, *wanted: tuple[str, str]) -> list[build_pb2.BuildItem]:
         """Return items for (target, symbol) pairs."""
@@ -297,7 +307,7 @@ class Peer:
     async def log(self, attempt_id: str, *texts: bytes) -> None:
         """Store chunks of an attempt's log and report them."""
         for text in texts:
-            digest = await upload_aio(self.client.blobs, text)
+            digest = await self.client.put(text)
             self.runs[attempt_id].log_chunks.append(digest_to_proto(digest))
         self._changed.set()
 
@@ -362,7 +372,7 @@ def compiler(client: Client) -> Any:
     async def compile_(task: agent_pb2.BuildTask) -> build_pb2.Module:
         content = f"{task.item.kind} {task.item.target} {task.item.function.sha256}".encode()
         return build_pb2.Module(
-            object=digest_to_proto(await upload_aio(client.blobs, content)),
+            object=digest_to_proto(await client.put(content)),
             format="elf-object",
             format_version=1,
             requires=Target.parse(task.item.target).requires,

@@ -10,7 +10,6 @@ from farm.artifact import Artifact
 from farm.core.digest import digest_of
 from farm.errors import InfrastructureError, NobodyCanServe, NotFound, UnsupportedFunction
 from farm.rpc import digest_from_proto, digest_to_proto, error_from_rpc
-from farm.rpc.blobs import download_aio
 
 DONE, FAILED = build_pb2.ITEM_STATE_DONE, build_pb2.ITEM_STATE_FAILED
 
@@ -36,7 +35,7 @@ def test_build_of_two_targets_on_two_agents_gives_one_artifact(start_farm, run_a
                 build_pb2.ITEM_STATE_BUILDING,
                 DONE,
             ]
-            data = await download_aio(farm.client.blobs, digest_from_proto(result.artifact))
+            data = await farm.client.get(digest_from_proto(result.artifact))
             artifact = Artifact.from_bytes(data)
             assert {(it.symbol, it.kind, it.target) for it in artifact.sections} == {
                 ("add", "device", targets["x86"]),
@@ -70,7 +69,7 @@ def test_cache_entry_whose_blob_is_gone_is_built_again(start_farm, run_async, ta
             peer = await farm.peer("builder", builds=("llvm/x86_64",))
             items = await farm.client.items((targets["x86"], "add"))
             first, _ = await farm.client.build_all(items)
-            data = await download_aio(farm.client.blobs, digest_from_proto(first.artifact))
+            data = await farm.client.get(digest_from_proto(first.artifact))
             (section,) = Artifact.from_bytes(data).sections
             farm.server.blobs.path(digest_of(section.data)).unlink()
             second, _ = await farm.client.build_all(items)

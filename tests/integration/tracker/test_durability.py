@@ -16,7 +16,6 @@ import pytest
 from farm.api.v1 import job_pb2
 from farm.errors import StoreFull
 from farm.rpc import aio_channel, error_from_rpc
-from farm.rpc.blobs import upload_aio
 
 
 @contextlib.contextmanager
@@ -122,7 +121,7 @@ def test_full_disk_refuses_new_jobs_and_still_takes_results(small_disk, start_fa
                 assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 assert type(error_from_rpc(caught.value)) is StoreFull
             with pytest.raises(StoreFull):
-                await upload_aio(farm.client.blobs, os.urandom(1 << 16))
+                await farm.client.put(os.urandom(1 << 16))
             gate.go.set()
             for job_id in running:
                 assert (await farm.client.wait(job_id))[-1].verdict == job_pb2.VERDICT_PASS

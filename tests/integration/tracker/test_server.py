@@ -25,7 +25,6 @@ from farm.core.wire import MAX_INLINE_BYTES
 from farm.errors import InfrastructureError, InvalidInput, NotAllowed
 from farm.ir.verifier import MAX_PARAMS
 from farm.rpc import channel, digest_to_proto, error_from_rpc
-from farm.rpc.blobs import download_aio, upload_aio
 
 
 def test_restart_keeps_blobs_cache_leases_and_epochs(start_farm, run_async, targets):
@@ -142,8 +141,8 @@ def test_blobs_are_written_in_chunks_and_read_back(start_farm, run_async):
     async def body() -> None:
         async with start_farm() as farm:
             for data in (b"", b"small", os.urandom((3 << 20) + 17)):
-                digest = await upload_aio(farm.client.blobs, data)
-                assert await download_aio(farm.client.blobs, digest) == data
+                digest = await farm.client.put(data)
+                assert await farm.client.get(digest) == data
                 missing = await farm.client.blobs.FindMissing(
                     blob_pb2.FindMissingRequest(
                         digests=[digest_to_proto(it) for it in (digest, digest_of(b"absent"))] * 2

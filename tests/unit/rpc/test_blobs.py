@@ -1,71 +1,111 @@
-"""Chunking and checking of blobs, without a wire."""
+"""Chunks of blobs, their messages and their check, without a wire."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.api.v1 import blob_pb2
 from farm.core.digest import Digest, digest_of
+from farm.core.limits import CHUNK_BYTES
 from farm.core.wire import digest_from_proto, digest_to_proto
-from farm.errors import InfrastructureError, InvalidInput
-from farm.rpc.blobs import CHUNK_BYTES, Assembly, digest_of_source, read_responses, write_requests
+from farm.errors import BlobCorrupt, InvalidInput
+from farm.rpc.blobs import digest_of_source
+from farm.rpc.chunks import BlobCheck, content_of, read_message, write_messages, written
 
 
-@pytest.mark.parametrize(
-    ("size", "chunks"),
-    [(0, [0]), (1, [1]), (CHUNK_BYTES, [CHUNK_BYTES]), (CHUNK_BYTES + 1, [CHUNK_BYTES, 1])],
-)
-def test_write_requests_of_a_size_carry_the_digest_once(tmp_path, size, chunks):
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1])
+def test_messages_that_write_a_blob_are_its_digest_and_its_chunks(tmp_path, size):
     data = bytes(size)
     path = tmp_path / "blob"
     path.write_bytes(data)
     for source in (data, path):
         digest = digest_of_source(source)
-        requests = list(write_requests(digest, source))
         assert digest == digest_of(data)
-        assert [len(request.data) for request in requests] == chunks
-        assert [request.HasField("digest") for request in requests] == [True, False][: len(chunks)]
-        assert digest_from_proto(requests[0].digest) == digest
+        first, *rest = map(blob_pb2.WriteRequest.FromString, write_messages(digest, source))
+        assert digest_from_proto(first.digest) == digest
+        assert not any(request.HasField("digest") for request in rest)
+        assert b"".join(request.data for request in rest) == data
+        assert max((len(request.data) for request in rest), default=0) <= CHUNK_BYTES
+
+
+SIZES = st.sampled_from([0, 1, 127, 128, 16_383, 16_384, CHUNK_BYTES]) | st.integers(0, 300)
+
+
+@given(SIZES)
+def test_message_of_a_chunk_is_what_protobuf_makes(size):
+    data = bytes(size)
+    (message,) = list(write_messages(digest_of(data), data))[1:] or [b""]
+    assert message == blob_pb2.WriteRequest(data=data).SerializeToString()
+    if data:  # protobuf leaves an empty field out
+        assert read_message(data) == blob_pb2.ReadResponse(data=data).SerializeToString()
+
+
+@given(st.binary(max_size=300), st.none() | st.binary(max_size=8), st.binary(max_size=4))
+def test_messages_are_taken_as_protobuf_takes_them(data, digest, more):
+    request = blob_pb2.WriteRequest(data=data)
+    if digest is not None:
+        request.digest.CopyFrom(digest_to_proto(digest_of(digest)))
+    message = request.SerializeToString() + more
+    for take, kind in ((written, blob_pb2.WriteRequest), (content_of, blob_pb2.ReadResponse)):
+        try:
+            expected = kind.FromString(message)
+        except DecodeError:
+            with pytest.raises(InvalidInput, match="malformed"):
+                take(message)
+            continue
+        taken = take(message)
+        fields, content = taken if isinstance(taken, tuple) else (None, taken)
+        assert bytes(content) == expected.data
+        if fields is None:
+            assert kind is blob_pb2.ReadResponse or not expected.HasField("digest")
+        else:
+            assert fields == expected
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_taken_as_protobuf_takes_them(message):
+    try:
+        expected = blob_pb2.ReadResponse.FromString(message).data
+    except DecodeError:
+        with pytest.raises(InvalidInput, match="malformed"):
+            content_of(message)
+    else:
+        assert bytes(content_of(message)) == expected
 
 
 @given(st.binary(max_size=64), st.lists(st.integers(0, 64), max_size=4))
-def test_assembly_of_any_cuts_gives_the_blob(data, cuts):
-    assembly = Assembly(digest_of(data))
+def test_check_of_any_cuts_of_a_blob_passes(data, cuts):
+    check = BlobCheck(digest_of(data))
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for start, stop in itertools.pairwise(bounds):
-        assembly.add(data[start:stop])
-    assert assembly.finish() == data
+        check.add(data[start:stop])
+    check.finish()
 
 
-def test_assembly_with_too_many_bytes_stops_at_once():
-    assembly = Assembly(digest_of(b"abc"))
-    assembly.add(b"ab")
-    with pytest.raises(InfrastructureError, match="too much"):
-        assembly.add(b"cd")
+def test_check_of_too_many_bytes_stops_at_once():
+    check = BlobCheck(digest_of(b"abc"))
+    check.add(b"ab")
+    with pytest.raises(BlobCorrupt, match="too much"):
+        check.add(b"cd")
 
 
-def test_assembly_with_an_oversized_chunk_refuses_it():
+def test_check_of_an_oversized_chunk_refuses_it():
     data = bytes(CHUNK_BYTES + 1)
-    with pytest.raises(InfrastructureError, match="too much"):
-        Assembly(digest_of(data)).add(data)
+    with pytest.raises(BlobCorrupt, match="too much"):
+        BlobCheck(digest_of(data)).add(data)
 
 
 @pytest.mark.parametrize("received", [b"", b"ab", b"abd"])
-def test_assembly_of_other_bytes_does_not_finish(received):
-    assembly = Assembly(digest_of(b"abc"))
-    assembly.add(received)
-    with pytest.raises(InfrastructureError, match="do not match"):
-        assembly.finish()
-
-
-def test_read_responses_of_a_long_blob_join_to_it():
-    data = bytes(range(256)) * 5000
-    responses = list(read_responses(data))
-    assert b"".join(response.data for response in responses) == data
-    assert max(len(response.data) for response in responses) == CHUNK_BYTES
+def test_check_of_other_bytes_does_not_finish(received):
+    check = BlobCheck(digest_of(b"abc"))
+    check.add(received)
+    with pytest.raises(BlobCorrupt, match="do not match"):
+        check.finish()
 
 
 def test_digest_proto_round_trips_and_unset_is_refused():

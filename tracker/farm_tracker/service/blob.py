@@ -8,25 +8,29 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from farm.api.v1 import blob_pb2, blob_pb2_grpc
+import grpc
+
+from farm.api.v1 import blob_pb2
+from farm.core.limits import CHUNK_BYTES, MAX_FIND_MISSING
 from farm.errors import InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
-from farm_tracker.cas import CHUNK_BYTES, BlobWriter, checked_digest
+from farm.rpc.blobs import in_thread
+from farm.rpc.chunks import read_message, written
+from farm_tracker.cas import BlobWriter, checked_digest
 from farm_tracker.service.convert import check_count
 from farm_tracker.service.streams import errors_to_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import grpc
-
     from farm.core.digest import Digest
+    from farm.rpc.chunks import Content
     from farm_tracker.cas import BlobStore
 
-MAX_ASKED = 10_000
+    Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class BlobService(blob_pb2_grpc.BlobServiceServicer):
+class BlobService:
     """Serves one store."""
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -39,52 +43,70 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> blob_pb2.FindMissingResponse:
         """Return the blobs that are absent."""
         async with errors_to_status(context):
-            check_count(len(request.digests), MAX_ASKED, "digests")
+            check_count(len(request.digests), MAX_FIND_MISSING, "digests")
             asked = [digest_from_proto(it) for it in request.digests]
             missing = await asyncio.to_thread(self._blobs.missing, asked)
             return blob_pb2.FindMissingResponse(missing=map(digest_to_proto, missing))
         raise AssertionError("unreachable")
 
     async def Write(
-        self,
-        request_iterator: AsyncIterator[blob_pb2.WriteRequest],
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request_iterator: AsyncIterator[bytes], context: Context
     ) -> blob_pb2.WriteResponse:
-        """Store one blob."""
+        """Store one blob; requests are messages as bytes."""
         async with errors_to_status(context):
             first = await anext(request_iterator, None)
             if first is None:
                 raise InvalidInput("blob: an empty stream; send the digest first")
-            digest = checked_digest(self._blobs, digest_from_proto(first.digest))
+            fields, data = written(first)
+            if fields is None:
+                raise InvalidInput("blob: a stream without a digest; send it first")
+            digest = checked_digest(self._blobs, digest_from_proto(fields.digest))
             if self._blobs.has(digest):
                 return blob_pb2.WriteResponse(stored_bytes=0)
-            await self._store(digest, first.data, request_iterator)
+            await self._store(digest, data, request_iterator)
             return blob_pb2.WriteResponse(stored_bytes=digest.size_bytes)
         raise AssertionError("unreachable")
 
-    async def Read(
-        self, request: blob_pb2.ReadRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[blob_pb2.ReadResponse]:
-        """Give one blob."""
+    async def Read(self, request: blob_pb2.ReadRequest, context: Context) -> AsyncIterator[bytes]:
+        """Give one blob, in messages as bytes."""
         async with errors_to_status(context):
             async for chunk in self._blobs.read(digest_from_proto(request.digest)):
-                yield blob_pb2.ReadResponse(data=chunk)
+                yield read_message(chunk)
 
-    async def _store(
-        self, digest: Digest, data: bytes, rest: AsyncIterator[blob_pb2.WriteRequest]
-    ) -> None:
-        writer = await asyncio.to_thread(BlobWriter, self._blobs, digest)
-        with writer:
-            await _feed(writer, data)
-            async for request in rest:
-                if request.HasField("digest"):
-                    raise InvalidInput(f"blob {digest}: a second digest; write one blob a call")
-                await _feed(writer, request.data)
+    async def _store(self, digest: Digest, data: Content, rest: AsyncIterator[bytes]) -> None:
+        def take(message: bytes) -> None:
+            fields, chunk = written(message)
+            if fields is not None and fields.HasField("digest"):
+                raise InvalidInput(f"blob {digest}: a second digest; write one blob a call")
+            writer.feed(_checked(chunk))
+
+        with await asyncio.to_thread(BlobWriter, self._blobs, digest) as writer:
+            if data:
+                await asyncio.to_thread(writer.feed, _checked(data))
+            await in_thread(rest, take)
             await asyncio.to_thread(writer.commit)
 
 
-async def _feed(writer: BlobWriter, data: bytes) -> None:
-    if len(data) > CHUNK_BYTES:
-        raise InvalidInput(f"blob: a chunk of {len(data)} bytes; send at most {CHUNK_BYTES}")
-    if data:
-        await asyncio.to_thread(writer.feed, data)
+def _checked(chunk: Content) -> Content:
+    if len(chunk) > CHUNK_BYTES:
+        raise InvalidInput(f"blob: a chunk of {len(chunk)} bytes; send at most {CHUNK_BYTES}")
+    return chunk
+
+
+def add_blob_service(service: BlobService, server: grpc.aio.Server) -> None:
+    """Have a server serve it, with messages that carry content as bytes."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "FindMissing": grpc.unary_unary_rpc_method_handler(
+            service.FindMissing,
+            request_deserializer=blob_pb2.FindMissingRequest.FromString,
+            response_serializer=blob_pb2.FindMissingResponse.SerializeToString,
+        ),
+        "Write": grpc.stream_unary_rpc_method_handler(
+            service.Write, response_serializer=blob_pb2.WriteResponse.SerializeToString
+        ),
+        "Read": grpc.unary_stream_rpc_method_handler(
+            service.Read, request_deserializer=blob_pb2.ReadRequest.FromString
+        ),
+    }
+    name = blob_pb2.DESCRIPTOR.services_by_name["BlobService"].full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
