@@ -172,7 +172,7 @@ class KernelCrashed(KernelFailed):
 
 
 class DeviceFault(KernelFailed):
-    """The accelerator stopped on a typed fault, kept in ``details['fault']``."""
+    """The device stopped on a typed fault (an accelerator's, a WebAssembly trap), kept in ``details['fault']``."""
 
     code = "DEVICE_FAULT"
 

@@ -29,9 +29,9 @@ def entry(name):
 """
 
 
-def function(name, count, body, outside=""):
+def function(name, count, body, outside, table):
     """IR of a function that checks the number of its arguments and then runs `body`."""
-    return f"""{TENSOR}{outside}{entry(name)}
+    return f"""{TENSOR}{outside}{table}
 define i32 @{name}(ptr %args, i32 %n) nounwind {{
 start:
   %right = icmp eq i32 %n, {count}
@@ -68,7 +68,7 @@ def emit():
 
     def compile_ir(text, triple, features=""):
         machine = llvm.Target.from_triple(triple).create_target_machine(
-            reloc="pic",
+            reloc="static" if triple.startswith("wasm") else "pic",
             opt=2,
             features=features,
             abiname="lp64d" if triple.startswith("riscv64") else "",
@@ -85,14 +85,25 @@ def emit():
 def built(emit):
     """Make a module of a function body: ``built(name, params, body)``."""
 
-    def make(name, params, body, *, target="llvm", outside="", kind="device", text=None):
+    def make(
+        name,
+        params,
+        body,
+        *,
+        target="llvm",
+        outside="",
+        kind="device",
+        text=None,
+        format_name="elf-object",
+    ):
         parsed = Target.parse(target)
-        text = text or function(name, len(params), body, outside)
+        table = entry(name) if format_name == "elf-object" else ""
+        text = text or function(name, len(params), body, outside, table)
         return BuiltModule(
             kind=kind,
             symbol=name,
             target=str(parsed),
-            format="elf-object",
+            format=format_name,
             format_version=1,
             requires=parsed.requires,
             toolchain="test",

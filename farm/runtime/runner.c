@@ -15,13 +15,12 @@
 //
 // A new architecture adds its block to "system calls and entry" below, and nothing else.
 
-typedef unsigned char u8;
+#include "memory.c"  // memcpy, memset, memmove; u8, u64, size
+
 typedef unsigned short u16;
 typedef unsigned int u32;
-typedef unsigned long long u64;
 typedef int i32;
 typedef long long i64;
-typedef __SIZE_TYPE__ size;
 typedef __INTPTR_TYPE__ word;
 
 enum { MAX_ARGS = 256, MAX_NDIM = 16, MAX_REPEAT = 10000, MAX_ALIGN = 4096, MIN_ALIGN = 64, POISON = 0xA5 };
@@ -80,36 +79,6 @@ __asm__(".globl __farm_start\n__farm_start:\n mov r11, #0\n mov lr, #0\n bl __fa
 
 static _Noreturn void leave(int status) {
   for (;;) call6(SYS_exit_group, status, 0, 0, 0, 0, 0);
-}
-
-// ---- what compiled code may call
-
-void *memcpy(void *to, const void *from, size count) {
-  u8 *t = to;
-  const u8 *f = from;
-  if (((size)t & 7) == ((size)f & 7)) {
-    for (; count && ((size)t & 7); count--) *t++ = *f++;
-    for (; count >= 8; count -= 8, t += 8, f += 8) *(u64 *)t = *(const u64 *)f;
-  }
-  for (; count; count--) *t++ = *f++;
-  return to;
-}
-
-void *memset(void *to, int value, size count) {
-  u8 *t = to;
-  u64 wide = 0x0101010101010101ull * (u8)value;
-  for (; count && ((size)t & 7); count--) *t++ = (u8)value;
-  for (; count >= 8; count -= 8, t += 8) *(u64 *)t = wide;
-  for (; count; count--) *t++ = (u8)value;
-  return to;
-}
-
-void *memmove(void *to, const void *from, size count) {
-  u8 *t = to;
-  const u8 *f = from;
-  if (t <= f || t >= f + count) return memcpy(to, from, count);
-  while (count--) t[count] = f[count];
-  return to;
 }
 
 // ---- input and output

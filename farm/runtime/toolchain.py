@@ -1,7 +1,7 @@
-"""Making the executable that runs a module's objects under another instruction set.
+"""Making what runs a module's objects under another instruction set: an executable, or a WebAssembly module.
 
-Owns: compiling `runner.c` (once for a compiler, source and architecture; kept in a cache folder),
-and linking it with objects.
+Owns: compiling `runner.c` and `memory.c` (once for a compiler, source and architecture; kept in a cache folder),
+and linking them with objects.
 Does not own: running the executable (`farm.runtime.qemu`).
 
 Invariant: works without network; the cache holds whole files only, each named by everything that it
@@ -15,21 +15,26 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.core.files import write_atomic
-from farm.errors import ArtifactError, InfrastructureError
+from farm.errors import ArtifactError, DuplicateSymbol, InfrastructureError, UndefinedReference
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from farm.artifact.module import Section
 
 COMPILE_LIMIT_S = 120.0
 _ZIG_ARCH = {"armv7": "arm"}  # which is ARMv7-A there
-_SOURCE = Path(__file__).with_name("runner.c")
+_FOLDER = Path(__file__).parent
+_SOURCES = (_FOLDER / "runner.c", _FOLDER / "memory.c")
+_STACK = 1 << 16
+_UNDEFINED = re.compile(r"undefined symbol: (\S+)")
+_TWICE = re.compile(r"duplicate symbol: (\S+)")
 _FLAGS = (
     "-c",
     "-O2",
@@ -52,8 +57,7 @@ def zig() -> Path:
     found = importlib.util.find_spec("ziglang")
     if found is None or found.origin is None:
         raise InfrastructureError(
-            "qemu runtime: no C compiler for other machines (package ziglang); install "
-            "kernel-farm[cross]"
+            "linker: no C compiler for other machines (package ziglang); install kernel-farm[cross]"
         )
     return Path(found.origin).with_name("zig")
 
@@ -68,15 +72,23 @@ def runner_object(arch: str, work: Path, cache: Path) -> Path:
     cache
         Shared by processes of this user; may be unwritable.
     """
-    triple = f"{_ZIG_ARCH.get(arch, arch)}-linux-none"
-    source = _SOURCE.read_bytes()
+    return _compiled("runner", f"{_ZIG_ARCH.get(arch, arch)}-linux-none", work, cache)
+
+
+def memory_object(work: Path, cache: Path) -> Path:
+    """Return what WebAssembly modules are linked with, from the cache or made now; as `runner_object`."""
+    return _compiled("memory", "wasm32-freestanding", work, cache)
+
+
+def _compiled(name: str, triple: str, work: Path, cache: Path) -> Path:
+    sources = b"".join(path.read_bytes() for path in _SOURCES)
     facts = "\0".join([importlib.metadata.version("ziglang"), triple, *_FLAGS])
-    key = hashlib.sha256(facts.encode() + source).hexdigest()[:32]
-    cached = cache / f"runner-{triple}-{key}.o"
+    key = hashlib.sha256(facts.encode() + sources).hexdigest()[:32]
+    cached = cache / f"{name}-{triple}-{key}.o"
     if cached.is_file():
         return cached
-    made = work / "runner.o"
-    _run([str(zig()), "cc", f"--target={triple}", *_FLAGS, str(_SOURCE), "-o", str(made)], work)
+    source, made = _FOLDER / f"{name}.c", work / f"{name}.o"
+    _run([str(zig()), "cc", f"--target={triple}", *_FLAGS, str(source), "-o", str(made)], work)
     with contextlib.suppress(OSError):  # an unwritable or full cache costs only time
         cache.mkdir(parents=True, exist_ok=True)
         write_atomic(cached, made.read_bytes())
@@ -93,28 +105,72 @@ def link_image(arch: str, sections: Sequence[Section], work: Path, cache: Path) 
     InfrastructureError
         The tools are missing or failed.
     """
-    runner = runner_object(arch, work, cache)
-    inputs = [runner]
-    for index, section in enumerate(sections):
-        path = work / f"{index}.o"
-        path.write_bytes(section.data)
-        inputs.append(path)
+    inputs = [runner_object(arch, work, cache), *_written(sections, work)]
     image = work / "image"
     command = [str(zig()), "ld.lld", "-static", "-e", "__farm_start", "-z", "noexecstack"]
     result = _invoke([*command, "-o", str(image), *map(str, inputs)], work)
     if result.returncode != 0:
-        raise ArtifactError(
-            f"link: the objects do not fit ({_tail(result.stderr)}); build them again"
-        )
+        raise _does_not_fit(result.stderr)
     return image
+
+
+def link_wasm(
+    sections: Sequence[Section], exports: Iterable[str], work: Path, cache: Path
+) -> bytes:
+    """Link WebAssembly objects into one module that imports nothing.
+
+    Parameters
+    ----------
+    exports
+        Functions that callers may reach, beside ``memory`` and the global ``__heap_base``.
+
+    Raises
+    ------
+    UndefinedReference, DuplicateSymbol
+        A symbol is defined nowhere, or twice.
+    ArtifactError
+        The linker refuses an object for another reason.
+    InfrastructureError
+        The tools are missing or failed.
+    """
+    inputs = [memory_object(work, cache), *_written(sections, work)]
+    image = work / "image.wasm"
+    # The stack lies first, so that running over its end is a trap and not a write into data.
+    command = [str(zig()), "wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={_STACK}"]
+    names = [f"--export={name}" for name in ("__heap_base", *exports)]
+    result = _invoke([*command, *names, "-o", str(image), *map(str, inputs)], work)
+    if result.returncode != 0:
+        text = result.stderr.decode(errors="replace")
+        if match := _UNDEFINED.search(text):
+            raise UndefinedReference(
+                f"link: nothing on this device defines {match[1][:80]!r}; build it for "
+                f"{sections[0].target} too",
+                symbol=match[1][:80],
+            )
+        if match := _TWICE.search(text):
+            raise DuplicateSymbol(
+                f"link: {match[1][:80]!r} is defined twice; rename one", symbol=match[1][:80]
+            )
+        raise _does_not_fit(result.stderr)
+    return image.read_bytes()
+
+
+def _written(sections: Sequence[Section], work: Path) -> list[Path]:
+    paths = [work / f"{index}.o" for index in range(len(sections))]
+    for path, section in zip(paths, sections, strict=True):
+        path.write_bytes(section.data)
+    return paths
+
+
+def _does_not_fit(stderr: bytes) -> ArtifactError:
+    return ArtifactError(f"link: the objects do not fit ({_tail(stderr)}); build them again")
 
 
 def _run(command: list[str], work: Path) -> None:
     result = _invoke(command, work)
     if result.returncode != 0:
         raise InfrastructureError(
-            f"qemu runtime: the compiler failed ({_tail(result.stderr)}); reinstall "
-            "kernel-farm[cross]"
+            f"linker: the compiler failed ({_tail(result.stderr)}); reinstall kernel-farm[cross]"
         )
 
 
@@ -132,7 +188,7 @@ def _invoke(command: list[str], work: Path) -> subprocess.CompletedProcess[bytes
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InfrastructureError(
-            f"qemu runtime: cannot run the compiler ({error}); reinstall kernel-farm[cross]"
+            f"linker: cannot run the compiler ({error}); reinstall kernel-farm[cross]"
         ) from error
 
 

@@ -96,6 +96,19 @@ class Target:
             )
         return Target.parse(text, host)
 
+    @staticmethod
+    def of_family(family: str) -> Target:
+        """Return a usual target of a family such as ``llvm/aarch64``, to ask what builds the family.
+
+        Raises
+        ------
+        InvalidTarget
+            There is no such kind of target.
+        """
+        kind, _, arch = family.partition("/")
+        system = "unknown-unknown" if arch.startswith("wasm") else "linux-gnu"
+        return Target.parse(f"{kind} -mtriple={arch}-{system}" if arch else kind)
+
     def __str__(self) -> str:
         """Return the canonical text."""
         return " ".join([self.kind, *(f"-{name}={value}" for name, value in self.options)])

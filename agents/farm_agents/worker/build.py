@@ -85,10 +85,8 @@ def warm_up(families: str) -> None:
         Comma-separated, such as ``llvm/aarch64,ea``.
     """
     for family in filter(None, families.split(",")):
-        kind, _, arch = family.partition("/")
         try:
-            target = Target.parse(f"{kind} -mtriple={arch}-linux-gnu" if arch else kind)
-            compile_function(small_function(), "device", target)
+            compile_function(small_function(), "device", Target.of_family(family))
         except FarmError as error:  # its builds will say so too; the other families still work
             print(f"builder: {family} does not compile: {error.message}", file=sys.stderr)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from farm.runtime import Loader
 
 
+KINDS = ("native", "qemu", "wasm")
+
+
 @dataclass(frozen=True, slots=True)
 class LoaderSpec:
     """How a device's modules are loaded.
@@ -25,9 +28,9 @@ class LoaderSpec:
     Attributes
     ----------
     kind
-        ``native`` (in the worker's process, the accelerator emulator included) or ``qemu``.
+        ``native`` (in the worker's process, accelerators included), ``qemu`` or ``wasm``.
     arch
-        The emulated machine, ``ARCH`` or ``ARCH/CPU``; empty for ``native``.
+        The emulated machine, ``ARCH`` or ``ARCH/CPU``; empty but for ``qemu``.
     targets, provides
         As in the device's description.
     """
@@ -53,7 +56,7 @@ class LoaderSpec:
             raise _malformed(config)
         kind, arch = config.get("kind"), config.get("arch")
         targets, provides = config.get("targets"), config.get("provides")
-        if kind not in ("native", "qemu") or not isinstance(arch, str):
+        if kind not in KINDS or not isinstance(arch, str):
             raise _malformed(config)
         if not _is_texts(targets) or not _is_texts(provides):
             raise _malformed(config)
@@ -65,6 +68,10 @@ class LoaderSpec:
             from farm.runtime.qemu import qemu_loader
 
             return qemu_loader(self.arch, self.targets, self.provides)
+        if self.kind == "wasm":
+            from farm.runtime.wasm import wasm_loader
+
+            return wasm_loader(self.targets, self.provides)
         from farm.runtime.native import native_loader
 
         return native_loader(self.targets, self.provides)

@@ -222,12 +222,13 @@ def warm_up(loader: str) -> None:
     Parameters
     ----------
     loader
-        ``native``, ``ea`` (native with the accelerator) or ``qemu``.
+        ``native``, ``ea`` (native with the accelerator), ``qemu`` or ``wasm``.
     """
     message = session_pb2.SessionReply(seq=1, called=session_pb2.CallReply(samples_ns=[1]))
     session_pb2.SessionReply.FromString(message.SerializeToString())
-    if loader == "qemu":
-        importlib.import_module("farm.runtime.qemu")  # everything else of it is other processes
+    if loader in ("qemu", "wasm"):
+        # Everything else of an emulator is other processes; an engine would start threads before a fork.
+        importlib.import_module(f"farm.runtime.{loader}")
         return
     from farm.runtime.local import local_capabilities
     from farm.runtime.native import native_loader

@@ -20,10 +20,8 @@ def toolchains(families: Iterable[str]) -> dict[str, str]:
     """Return name and version of the compiler for each family, such as ``llvm/aarch64``."""
     found = {}
     for family in families:
-        kind, _, arch = family.partition("/")
         try:
-            target = Target.parse(f"{kind} -mtriple={arch}-linux-gnu" if arch else kind)
-            found[family] = toolchain_of(target)
+            found[family] = toolchain_of(Target.of_family(family))
         except FarmError as error:  # its builds will say so too
             print(f"toolchain of {family}: {error.message}", file=sys.stderr)
     return found

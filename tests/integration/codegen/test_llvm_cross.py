@@ -1,4 +1,4 @@
-"""Compiled functions of other instruction sets, run under qemu-user and compared with the interpreter."""
+"""Compiled functions of other instruction sets, under qemu-user or in wasmtime; the interpreter says what is right."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ TARGETS = {
     "armv7": "llvm -mtriple=armv7-linux-gnueabihf",
     "riscv64": "llvm -mtriple=riscv64-linux-gnu",
     "riscv64/v": "llvm -mtriple=riscv64-linux-gnu -mattr=+v",
+    "wasm": "wasm",
 }
 BITS = (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR)
 FLOAT_OPS = (*(BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV), BinaryOp.MIN, BinaryOp.MAX)
@@ -122,11 +123,20 @@ def machine(request):
     return request.param
 
 
-@pytest.fixture(scope="module")
-def module(machine, tmp_path_factory):
-    """All functions of this file, loaded in one child process."""
+def loader_for(machine, cache):
+    if machine == "wasm":
+        return pytest.importorskip("farm.runtime.wasm", exc_type=ImportError).wasm_loader(
+            cache=cache
+        )
     if find_emulator(machine.partition("/")[0]) is None:
         pytest.skip(f"no emulator for {machine}: install the Debian package qemu-user")
+    return qemu_loader(machine, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def module(machine, tmp_path_factory):
+    """All functions of this file, loaded at once."""
+    loader = loader_for(machine, tmp_path_factory.mktemp("cache"))
     target = Target.parse(TARGETS[machine])
     made = [function for function, _ in operations(machine)]
     callee = private_symbol("large_inner", target.id)
@@ -137,12 +147,11 @@ def module(machine, tmp_path_factory):
         for dtype in ("float32", "float64")
     ]
     modules = [compile_function(serialise(function), "device", target) for function in made]
-    loader = qemu_loader(machine, cache=tmp_path_factory.mktemp("cache"))
     with loader.load(assemble(target, modules)) as loaded:
         yield loaded
 
 
-def test_operations_under_qemu_equal_interpreter(machine, module):
+def test_operations_elsewhere_equal_interpreter(machine, module):
     for function, arrays in [*operations(machine), matmul()]:
         actual = module.call(function.name, arrays).outputs
         names = [param.buffer.name for param in function.params[len(arrays) :]]
@@ -151,7 +160,7 @@ def test_operations_under_qemu_equal_interpreter(machine, module):
         )
 
 
-def test_calls_and_static_inner_buffers_under_qemu_equal_interpreter(module):
+def test_calls_and_static_inner_buffers_elsewhere_equal_interpreter(module):
     x = np.arange(20_000, dtype=np.int32)
     library = {"large_inner": large_inner(private=False)}
     assert np.array_equal(
@@ -161,7 +170,7 @@ def test_calls_and_static_inner_buffers_under_qemu_equal_interpreter(module):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", [MathOp.EXP, MathOp.TANH], ids=lambda op: op.value)
-def test_functions_under_qemu_stay_within_their_bounds(op, dtype, module):
+def test_functions_elsewhere_stay_within_their_bounds(op, dtype, module):
     function, x = functions(op, dtype)
     y = module.call(function.name, [x]).outputs[0]
     reference = {MathOp.EXP: np.exp, MathOp.TANH: np.tanh}[op]

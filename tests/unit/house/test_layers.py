@@ -40,6 +40,8 @@ ALLOWED = (
     "farm_tracker.a -> sqlalchemy",
     "farm_agents.a -> farm.codegen.a",
     "farm_agents.a -> farm.runtime.a",
+    "farm.runtime.a -> wasmtime",
+    "farm.runtime.a -> pyopencl",
     "farm_agents.a -> grpc",
     "farm_agents.fleet.a -> ray",
 )
@@ -67,6 +69,8 @@ REFUSED = (
     "farm.te.c -> llvmlite",
     "farm.client.c -> llvmlite",
     "farm_agents.c -> llvmlite",
+    "farm_agents.c -> wasmtime",
+    "farm.client.c -> pyopencl",
     "farm_agents.c -> ray",
     "farm_tracker.c -> ray",
     "farm_agents.c -> sqlalchemy",
