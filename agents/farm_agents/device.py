@@ -78,8 +78,8 @@ class LocalDevice:
                     await self._zygote.close()
                 held = (self._lock.fd,) if self._lock else ()
                 targets = map(Target.parse, self.description.targets)
-                accelerated = any(target.is_accelerator for target in targets)
-                warm = "ea" if accelerated else self.driver.loader().kind
+                emulated = any(target.kind == "ea" for target in targets)
+                warm = "ea" if emulated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
                     "session", self._log, self._new_id, warm, held_fds=held, rooms=rooms
                 )

@@ -21,6 +21,7 @@ KINDS: tuple[str, ...] = ("device", "host")
 ELF_OBJECT = "elf-object"
 WASM_OBJECT = "wasm-object"
 EA_PROGRAM = "ea-program"
+OPENCL_SOURCE = "opencl-source"
 
 MAX_SECTION_BYTES = 1 << 29
 MAX_REQUIRES = 256
@@ -54,7 +55,7 @@ class BuiltModule:
     target
         Canonical text of the target that it was compiled for; of target_host for a ``host`` module.
     format, format_version
-        What the bytes are: ``elf-object``, ``wasm-object`` or ``ea-program``.
+        What the bytes are: ``elf-object``, ``wasm-object``, ``ea-program`` or ``opencl-source``.
     requires
         What a device must provide, such as ``cpu-feature:avx2``; sorted, unique.
     toolchain

@@ -35,7 +35,7 @@ MODULE = "farm_agents"
     "devices",
     metavar="DRIVER[:ARGUMENT][@ID]",
     multiple=True,
-    help="A device that it owns: cpu, qemu:ARCH[/CPU], ea:ea16; may be repeated.",
+    help="A device that it owns: cpu, qemu:ARCH[/CPU], wasm, opencl, ea:ea16; may be repeated.",
 )
 @click.option(
     "--slots", type=click.IntRange(0, 256), default=1, show_default=True, help="Builds at once."
@@ -78,6 +78,14 @@ def command(
     \b
     Example, on a host with a board's tools:
       farm agent --tracker 10.0.0.1:7460 --agent-id shelf-1 --builds llvm/aarch64 --device qemu:aarch64
+
+    \b
+    Devices and what they need on this host:
+      cpu                nothing
+      qemu:ARCH[/CPU]    Debian's qemu-user, kernel-farm[cross]; ARCH is aarch64, armv7 or riscv64
+      wasm               kernel-farm[wasm]
+      opencl[:P.D]       kernel-farm[opencl] or a driver; device D of platform P
+      ea:CONFIG          nothing; CONFIG is ea8, ea16 or ea32
     """  # noqa: D301 - click's mark
     if importlib.util.find_spec(MODULE) is None:
         raise InvalidInput(f"agent: {MODULE} is not installed; install kernel-farm completely")

@@ -53,6 +53,11 @@ BACKENDS: dict[str, Backend] = {
         host=None,
         toolchain="farm.codegen.ea.compile:toolchain",
     ),
+    "opencl": Backend(
+        device="farm.codegen.opencl.compile:compile_opencl",
+        host=None,
+        toolchain="farm.codegen.opencl.compile:toolchain",
+    ),
 }
 
 

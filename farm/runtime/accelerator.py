@@ -1,7 +1,8 @@
 """Launching an accelerator's program from the host stub that compiled code calls.
 
-Owns: the callback behind ``__farm_launch_NAME``, and carrying its exception over compiled code.
-Does not own: the machine (`farm.ea`) or the stub (compiled with the artifact).
+Owns: the callback behind ``__farm_launch_NAME``, carrying its exception over compiled code, and the choice of a
+program by its section's format. Does not own: the machines (`farm.ea`, `farm.runtime.opencl`) or the stub (compiled
+with the artifact).
 
 Invariant: no exception crosses compiled code; one that a launch raised is given out once, by
 `take_error`, whatever the code in between made of the return value.
@@ -10,11 +11,11 @@ Invariant: no exception crosses compiled code; one that a launch raised is given
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from farm.artifact.module import EA_PROGRAM, Section
+from farm.artifact.module import EA_PROGRAM, OPENCL_SOURCE, Section
 from farm.ea.config import find_config
 from farm.ea.emulator import Machine
 from farm.ea.encoding import decode_program
@@ -22,6 +23,8 @@ from farm.errors import ArtifactError
 from farm.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from farm.artifact.signature import ParamSpec, Signature
     from farm.runtime.interface import Array
 
@@ -29,16 +32,19 @@ LaunchFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTE
 """``int32_t (*)(void *context, void *const *buffers)``; it releases no lock, Python runs in it."""
 
 
+class Program(Protocol):
+    """What a launcher runs."""
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Run once on the parameters' arrays, in order; raises what went wrong."""
+        ...
+
+
 class Launcher:
-    """Runs one program on an emulated machine of its own.
+    """Makes a program callable from compiled code."""
 
-    A fault stops that machine, as it would a real one; the next launch resets it first.
-    """
-
-    def __init__(self, section: Section, signature: Signature) -> None:
-        config = find_config(Target.parse(section.target).option("config") or "")
-        self._program = decode_program(section.data, config)
-        self._machine = Machine(config)
+    def __init__(self, program: Program, signature: Signature) -> None:
+        self._program = program
         self._params = signature.params
         self._error: BaseException | None = None
         self._callback = LaunchFunction(self._launch)
@@ -56,17 +62,38 @@ class Launcher:
     def _launch(self, _context: int | None, buffers: Any) -> int:  # noqa: ANN401 - a ctypes pointer
         try:
             arrays = [_array_at(buffers[index], spec) for index, spec in enumerate(self._params)]
-            if self._machine.fault is not None:
-                self._machine.reset()
-            self._machine.run(self._program, arrays)
+            self._program.run(arrays)
         except BaseException as error:  # noqa: BLE001 - compiled code cannot carry it
             self._error = self._error or error
             return 1
         return 0
 
 
-def make_launcher(section: Section, signature: Signature) -> Launcher:
+class EaProgram:
+    """A program on an emulated machine of its own.
+
+    A fault stops that machine, as it would a real one; the next launch resets it first.
+    """
+
+    def __init__(self, section: Section) -> None:
+        config = find_config(Target.parse(section.target).option("config") or "")
+        self._program = decode_program(section.data, config)
+        self._machine = Machine(config)
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        """Run once; raises DeviceFault."""
+        if self._machine.fault is not None:
+            self._machine.reset()
+        self._machine.run(self._program, arrays)
+
+
+def make_launcher(section: Section, signature: Signature, device: str = "") -> Launcher:
     """Return the launcher for an accelerator's section.
+
+    Parameters
+    ----------
+    device
+        Which of several devices of its kind, as `farm.runtime.opencl` names them.
 
     Raises
     ------
@@ -74,12 +101,19 @@ def make_launcher(section: Section, signature: Signature) -> Launcher:
         Its format is unknown here.
     InvalidProgram
         Its bytes are no program of its machine.
+    BuildFailed
+        The device's own compiler refuses it.
     """
-    if section.format != EA_PROGRAM:
-        raise ArtifactError(
-            f"{section}: cannot launch format {section.format}; update kernel-farm or build it again"
-        )
-    return Launcher(section, signature)
+    if section.format == EA_PROGRAM:
+        return Launcher(EaProgram(section), signature)
+    if (section.format, section.format_version) == (OPENCL_SOURCE, 1):
+        from farm.runtime.opencl import OpenclProgram  # loads the platform's libraries
+
+        return Launcher(OpenclProgram(section, signature, device), signature)
+    raise ArtifactError(
+        f"{section}: cannot launch format {section.format} version {section.format_version}; update "
+        "kernel-farm or build it again"
+    )
 
 
 def _array_at(address: int, spec: ParamSpec) -> Array:

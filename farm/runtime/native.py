@@ -65,11 +65,14 @@ class NativeLoader:
         What this device runs and has, as in `farm.artifact.choose`.
     timer_ns
         Clock of the samples.
+    device
+        Which accelerator, where there are several of one kind.
     """
 
     targets: tuple[str, ...]
     provides: frozenset[str]
     timer_ns: Timer = time.perf_counter_ns
+    device: str = ""
 
     def load(self, artifact: Artifact) -> NativeModule:
         """Link what this process can run of an artifact; see `Loader.load`."""
@@ -78,16 +81,18 @@ class NativeLoader:
         objects = [choice.linked for choice in choices.values()] + list(helpers.values())
         check_link(host_triple().partition("-")[0], objects)
         launchers = {
-            symbol: make_launcher(choice.section, choice.signature)
+            symbol: make_launcher(choice.section, choice.signature, self.device)
             for symbol, choice in choices.items()
             if choice.host is not None
         }
         return NativeModule(choices, objects, launchers, self.timer_ns)
 
 
-def native_loader(targets: Collection[str], provides: Collection[str]) -> NativeLoader:
-    """Return a loader for this process; accelerators among `targets` are emulated."""
-    return NativeLoader(tuple(targets), frozenset(provides))
+def native_loader(
+    targets: Collection[str], provides: Collection[str], device: str = ""
+) -> NativeLoader:
+    """Return a loader for this process and the accelerators among `targets`."""
+    return NativeLoader(tuple(targets), frozenset(provides), device=device)
 
 
 class NativeModule(LoadedModule):

@@ -30,7 +30,8 @@ _V8 = frozenset({"aes", "crc", "neon", "sha2"})
 _V82 = _V8 | {"dotprod", "fullfp16", "lse", "rcpc", "rdm"}
 _V7 = frozenset({"neon", "vfp3"})
 _V7VE = _V7 | {"hwdiv", "hwdiv-arm", "vfp4"}
-_RV64GC = frozenset("acdfm")
+RISCV_LINUX = frozenset("acdfm")
+"""What every Linux distribution for 64-bit RISC-V takes for granted, and clang with it; LLVM alone assumes nothing."""
 
 CPUS: dict[str, dict[str, frozenset[str]]] = {
     "x86_64": {
@@ -66,8 +67,8 @@ CPUS: dict[str, dict[str, frozenset[str]]] = {
         "cortex-a15": _V7VE,
     },
     "riscv64": {
-        "sifive-u74": _RV64GC,
-        "spacemit-x60": _RV64GC
+        "sifive-u74": RISCV_LINUX,
+        "spacemit-x60": RISCV_LINUX
         | {"v", "zba", "zbb", "zbc", "zbkc", "zbs", "zfh", "zicond", "zvfh", "zvl256b"},
     },
 }

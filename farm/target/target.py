@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from farm.ea.config import find_config
 from farm.errors import InvalidTarget
 from farm.target import host
-from farm.target.cpus import cpu_features
+from farm.target.cpus import RISCV_LINUX, cpu_features
 from farm.target.tags import TAGS
 
 _OPTION = re.compile(r"-([a-z][a-z0-9-]*)=(\S+)")
@@ -69,7 +69,7 @@ class Target:
         for word in words[1:]:
             match = _OPTION.fullmatch(word)
             if not match or match[1] not in kind.options:
-                known = ", ".join(f"-{name}=" for name in kind.options)
+                known = ", ".join(f"-{name}=" for name in kind.options) or "none"
                 raise InvalidTarget(
                     f"target {kind.name}: unknown option ({word!r}); known: {known}"
                 )
@@ -207,6 +207,8 @@ def _llvm_requires(target: Target) -> set[str]:
     arch = triple.partition("-")[0]
     required = {f"arch:{arch}"}
     features = cpu_features(arch, cpu)
+    if arch == "riscv64" and cpu == "generic" and "linux" in triple:
+        features = RISCV_LINUX
     if features is None:
         required.add(f"cpu:{cpu}")
     else:
@@ -243,6 +245,14 @@ KINDS: dict[str, TargetKind] = {
             complete=_complete_ea,
             requires=lambda target: {f"ea-config:{target.option('config')}"},
             identity=lambda target: find_config(target.option("config") or "").config_id,
+        ),
+        TargetKind(
+            name="opencl",
+            options=(),
+            accelerator=True,
+            complete=lambda given: (),
+            requires=lambda target: {"opencl-c:1.2"},
+            identity=lambda target: "",
         ),
     )
 }

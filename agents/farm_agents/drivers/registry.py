@@ -13,12 +13,14 @@ from farm.errors import InvalidInput
 from farm_agents.drivers.base import Driver
 from farm_agents.drivers.cpu import CpuDriver
 from farm_agents.drivers.ea import EaDriver
+from farm_agents.drivers.opencl import OpenclDriver
 from farm_agents.drivers.qemu import QemuDriver
 from farm_agents.drivers.wasm import WasmDriver
 
 DRIVERS: dict[str, Callable[[str], Driver]] = {
     "cpu": CpuDriver,
     "ea": EaDriver,
+    "opencl": OpenclDriver,
     "qemu": QemuDriver,
     "wasm": WasmDriver,
 }

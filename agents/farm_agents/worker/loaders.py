@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from farm.runtime import Loader
 
 
-KINDS = ("native", "qemu", "wasm")
+KINDS = ("native", "opencl", "qemu", "wasm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ class LoaderSpec:
     Attributes
     ----------
     kind
-        ``native`` (in the worker's process, accelerators included), ``qemu`` or ``wasm``.
+        ``native`` (in the worker's process, the accelerator's emulator included), ``opencl`` (the same with a device
+        of OpenCL), ``qemu`` or ``wasm``.
     arch
-        The emulated machine, ``ARCH`` or ``ARCH/CPU``; empty but for ``qemu``.
+        For ``qemu`` the machine, ``ARCH`` or ``ARCH/CPU``; for ``opencl`` the device, ``PLATFORM.DEVICE``; else empty.
     targets, provides
         As in the device's description.
     """
@@ -74,7 +75,7 @@ class LoaderSpec:
             return wasm_loader(self.targets, self.provides)
         from farm.runtime.native import native_loader
 
-        return native_loader(self.targets, self.provides)
+        return native_loader(self.targets, self.provides, self.arch)
 
 
 def _is_texts(value: object) -> bool:

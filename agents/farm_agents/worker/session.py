@@ -222,7 +222,7 @@ def warm_up(loader: str) -> None:
     Parameters
     ----------
     loader
-        ``native``, ``ea`` (native with the accelerator), ``qemu`` or ``wasm``.
+        ``native``, ``ea`` (native with the accelerator), ``opencl``, ``qemu`` or ``wasm``.
     """
     message = session_pb2.SessionReply(seq=1, called=session_pb2.CallReply(samples_ns=[1]))
     session_pb2.SessionReply.FromString(message.SerializeToString())
@@ -230,6 +230,8 @@ def warm_up(loader: str) -> None:
         # Everything else of an emulator is other processes; an engine would start threads before a fork.
         importlib.import_module(f"farm.runtime.{loader}")
         return
+    if loader == "opencl":
+        importlib.import_module("farm.runtime.opencl")  # opens no platform yet
     from farm.runtime.local import local_capabilities
     from farm.runtime.native import native_loader
 

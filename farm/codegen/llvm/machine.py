@@ -20,6 +20,7 @@ from llvmlite import binding as llvm
 
 from farm.errors import InvalidTarget
 from farm.target import Target
+from farm.target.cpus import RISCV_LINUX
 
 # LLVM's names of the architectures whose objects have been looked at.
 ARCHITECTURES = frozenset(
@@ -27,8 +28,6 @@ ARCHITECTURES = frozenset(
 )
 FORMATS = {"ELF": "elf-object", "Wasm": "wasm-object"}
 
-# What every Linux distribution for 64-bit RISC-V takes for granted, and clang with it; LLVM alone assumes nothing.
-_RISCV_LINUX = "+m,+a,+f,+d,+c"
 _NO_SYSTEM = frozenset({"unknown", "none", "elf", "pc"})
 _COMPLAINT = re.compile(
     r"^'([^']*)' is not a recognized (processor|feature) for this target.*$", re.M
@@ -141,7 +140,8 @@ def machine_for(target: Target) -> Machine:
         )
     cpu, features = target.option("mcpu") or "generic", target.option("mattr") or ""
     if architecture == "riscv64" and "linux" in triple and cpu.startswith("generic"):
-        features = f"{_RISCV_LINUX},{features}".rstrip(",")
+        implied = ",".join(f"+{name}" for name in sorted(RISCV_LINUX))
+        features = f"{implied},{features}".rstrip(",")
     machine = Machine(triple, cpu, features, architecture, FORMATS[object_format])
     _check_known(machine)
     return machine

@@ -76,14 +76,18 @@ def test_parse_llvm_alone_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "target: unknown kind (''); known kinds are ea, llvm, known tags " + TAG_NAMES),
+        (
+            "",
+            "target: unknown kind (''); known kinds are ea, llvm, opencl, known tags " + TAG_NAMES,
+        ),
         (
             "cuda",
-            "target: unknown kind ('cuda'); known kinds are ea, llvm, known tags " + TAG_NAMES,
+            "target: unknown kind ('cuda'); known kinds are ea, llvm, opencl, known tags "
+            + TAG_NAMES,
         ),
         (
             "-mcpu=generic",
-            "target: unknown kind ('-mcpu=generic'); known kinds are ea, llvm, known tags "
+            "target: unknown kind ('-mcpu=generic'); known kinds are ea, llvm, opencl, known tags "
             + TAG_NAMES,
         ),
         ("llvm " + "x" * 1020, "target: text too long (1025); use at most 1024"),

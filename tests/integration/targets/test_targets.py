@@ -1,0 +1,139 @@
+"""One artifact for every kind of device, each slice run on its own device through a farm."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+
+import numpy as np
+import pytest
+
+import farm
+from farm import te
+from farm.errors import NoVariant
+from farm.ir import interpret
+from farm.runtime.qemu import EMULATED, find_emulator
+from farm.target import Target
+from farm.testing import EmbeddedFarm
+from farm.testing.agents import AgentPlan
+
+
+def lacking(package, extra):
+    if importlib.util.find_spec(package) is None:
+        return f"{package} is missing: install kernel-farm[{extra}]"
+    return ""
+
+
+def no_emulator(arch):
+    if find_emulator(arch) is None:
+        return f"{EMULATED[arch].program} is missing: install the Debian package qemu-user"
+    return lacking("ziglang", "cross")
+
+
+# Device, the target built for it, a selector of the device, and why it cannot be had here ("" if it can).
+OWN = Target.parse("llvm")
+KINDS = {
+    "cpu": (OWN, "kind=cpu,emulator!=qemu-user", ""),
+    "qemu:aarch64/cortex-a72@aarch64": (
+        Target.from_tag("raspberrypi-4b"),
+        "arch=aarch64",
+        no_emulator("aarch64"),
+    ),
+    "qemu:riscv64@riscv64": (
+        Target.from_tag("visionfive2"),
+        "device_id=riscv64",
+        no_emulator("riscv64"),
+    ),
+    "qemu:riscv64/v@vectors": (
+        Target.parse("llvm -mtriple=riscv64-linux-gnu -mattr=+v"),
+        "arch=riscv64,cpu=v",
+        no_emulator("riscv64"),
+    ),
+    "qemu:armv7@armv7": (Target.from_tag("raspberrypi-2b"), "arch=armv7", no_emulator("armv7")),
+    "wasm": (
+        Target.from_tag("wasm"),
+        "kind=wasm",
+        lacking("wasmtime", "wasm") or lacking("ziglang", "cross"),
+    ),
+    "opencl": (
+        Target.parse("opencl"),
+        "kind=opencl",
+        lacking("pyopencl", "opencl") or ("" if shutil.which("ld") else "PoCL needs ld: binutils"),
+    ),
+}
+HERE = {device: kind for device, kind in KINDS.items() if not kind[2]}
+
+
+def saxpy():
+    a, x = te.placeholder((1,), "float32", name="a"), te.placeholder((100,), "float32", name="x")
+    y = te.compute((100,), lambda i: a[0] * x[i] + x[99 - i], name="y")
+    return te.function("saxpy", [a, x, y])
+
+
+INPUTS = [
+    np.array([1.5], np.float32),
+    np.linspace(-3, 7, 100, dtype=np.float32),
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A farm with one agent that owns a device of each kind and builds for all of them."""
+    families = tuple(sorted({target.family for target, _, _ in HERE.values()}))
+    plan = AgentPlan("all", families, tuple(HERE), slots=1)
+    with (
+        EmbeddedFarm("processes", plans=(plan,)) as embedded,
+        farm.connect(embedded.address) as found,
+    ):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def artifact(client):
+    """One artifact of one request with a slice for each target."""
+    return client.build({target: [saxpy()] for target, _, _ in HERE.values()}, variants=True)
+
+
+@pytest.mark.parametrize("device", KINDS)
+def test_slice_of_one_artifact_runs_on_its_own_device_bit_for_bit(device, client, artifact):
+    target, selector, why = KINDS[device]
+    if why:
+        pytest.skip(why)
+    with client.acquire(selector) as session:
+        module = session.load(artifact)
+        # A device with vectors also runs code without; the more demanding slice is taken.
+        assert module["saxpy"].target == str(target)
+        timed = module["saxpy"].time(*INPUTS, repeat=2)
+        assert len(timed.samples_ns) == 2
+        (expected,) = interpret(saxpy(), INPUTS)
+        assert module["saxpy"](*INPUTS).tobytes() == expected.tobytes()
+
+
+def fits(device, target):
+    """Whether a device runs a target: its own, what its host runs, and what asks for less than it has."""
+    own = KINDS[device][0]
+    if own == target or (device == "opencl" and target == OWN):
+        return True
+    return device == "qemu:riscv64/v@vectors" and target == KINDS["qemu:riscv64@riscv64"][0]
+
+
+@pytest.mark.parametrize("device", KINDS)
+def test_device_refuses_every_other_slice_by_name(device, client, artifact):
+    _, selector, why = KINDS[device]
+    if why:
+        pytest.skip(why)
+    with client.acquire(selector) as session:
+        for target, _, _ in HERE.values():
+            if fits(device, target):
+                continue
+            with pytest.raises(NoVariant) as error:
+                session.load(artifact.thin([target]))
+            lacks = "lacks cpu-feature:v" if "riscv64" in device else "the device runs no"
+            if "riscv64" not in (target.option("mtriple") or ""):
+                lacks = f"the device runs no {target.family}"
+            assert f"{target}: {lacks}" in error.value.message
+
+
+def test_built_on_the_farm_and_here_it_is_the_same_artifact(artifact):
+    here = farm.build({target: [saxpy()] for target, _, _ in HERE.values()}, variants=True)
+    assert here.digest == artifact.digest
