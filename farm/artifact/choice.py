@@ -74,12 +74,12 @@ def choose(
     """
     families = {as_target(target).family for target in targets}
     found: dict[str, Choice] = {}
-    refused: list[NoVariant] = []
+    refused: list[NoVariant | HostMismatch] = []
     for symbol, signature in artifact.symbols.items():
         if is_public(symbol):
             try:
                 found[symbol] = _choose_one(artifact, symbol, signature, families, provides)
-            except NoVariant as error:
+            except (NoVariant, HostMismatch) as error:
                 refused.append(error)
     if refused and not found:
         raise refused[0]

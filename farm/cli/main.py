@@ -39,6 +39,7 @@ COMMANDS = {
     "queue": "farm.cli.queue:queue",
     "jobs": "farm.cli.queue:jobs",
     "who": "farm.cli.who:who",
+    "store": "farm.cli.store",
     "events": "farm.cli.who:events",
     "acquire": "farm.cli.lease:acquire",
     "extend": "farm.cli.lease:extend",

@@ -45,3 +45,13 @@ def span(value_s: float | None) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // small} {below}"
     return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def size(value_bytes: int) -> str:
+    """Return ``0 B``, ``12 KiB``, ``3.4 GiB``."""
+    value = float(value_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

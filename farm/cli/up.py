@@ -11,6 +11,7 @@ import click
 from farm.cli.devices import device_json, devices_text
 from farm.cli.files import EXISTING_FILE, writable_folder
 from farm.cli.output import Output, output_option, table
+from farm.cli.spans import seconds, size_bytes
 
 if TYPE_CHECKING:
     from farm.client import AgentInfo
@@ -40,10 +41,39 @@ EXIT_TERMINATED = 128 + 15
     type=click.Path(file_okay=False, path_type=Path),
     help="Keeps the farm's data.  [default: kernel-farm in XDG_STATE_HOME, else ~/.local/state]",
 )
+@click.option(
+    "--store-limit",
+    "store_bytes",
+    callback=size_bytes,
+    metavar="SIZE",
+    help="What all stored blobs may take, such as 20G; what was not used for longest goes first, never what a build, "
+    "job, kept result or session needs.  [default: half of the disk, at most 64G]",
+)
+@click.option(
+    "--keep-jobs",
+    "jobs_s",
+    callback=seconds,
+    metavar="SPAN",
+    help="How long an ended job is kept, with log and results.  [default: 1d]",
+)
+@click.option(
+    "--keep-records",
+    "records_s",
+    callback=seconds,
+    metavar="SPAN",
+    help="How long builds, events and unused cached modules are kept.  [default: 30d]",
+)
 @click.option("--no-ray", is_flag=True, help="Run the default agents as plain processes.")
 @output_option
 def command(
-    listen: str, fleet: Path | None, data_dir: Path | None, no_ray: bool, output: Output
+    listen: str,
+    fleet: Path | None,
+    data_dir: Path | None,
+    store_bytes: int | None,
+    jobs_s: float,
+    records_s: float,
+    no_ray: bool,
+    output: Output,
 ) -> None:
     """Run a farm on this machine until Ctrl-C or SIGTERM.
 
@@ -53,6 +83,7 @@ def command(
     \b
     Example:
       farm up
+      farm up --store-limit 20G --keep-jobs 7d
       farm up --listen 127.0.0.1:0 --data-dir /tmp/farm --no-ray
 
     \b
@@ -61,7 +92,7 @@ def command(
     """  # noqa: D301 - click's mark
     if fleet is not None and no_ray:
         raise click.UsageError("a fleet file is for Ray; drop --fleet or --no-ray")
-    from farm.testing import EmbeddedFarm
+    from farm.testing import EmbeddedFarm, Keeping
 
     folder = writable_folder(data_dir or default_data_dir())
     try:
@@ -71,6 +102,7 @@ def command(
                 fleet=fleet,
                 data_dir=folder,
                 listen=listen,
+                keeping=Keeping(store_bytes, jobs_s or None, records_s or None),
                 progress=steps.say,
             )
             embedded.start()

@@ -36,7 +36,7 @@ from farm.client.job import (
 )
 from farm.client.jobs import Job
 from farm.client.module import RemoteFunction, RemoteModule
-from farm.client.operators import EventInfo, Hold, LeaseInfo
+from farm.client.operators import EventInfo, Hold, LeaseInfo, StoreInfo
 from farm.client.run import RunOutcome
 from farm.client.session import Session
 
@@ -61,6 +61,7 @@ __all__ = [
     "RemoteModule",
     "RunOutcome",
     "Session",
+    "StoreInfo",
     "Timing",
     "Verdict",
     "Why",

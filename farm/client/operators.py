@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from farm.api.v1 import admin_pb2, admin_pb2_grpc, device_pb2, lease_pb2, lease_pb2_grpc
+from farm.api.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    blob_pb2,
+    blob_pb2_grpc,
+    device_pb2,
+    lease_pb2,
+    lease_pb2_grpc,
+)
 from farm.client.calls import Calls
 from farm.client.info import DeviceInfo
 from farm.client.patience import CALL_S, Stream
@@ -103,12 +111,42 @@ class EventInfo:
         return EventInfo(event.number, event.at, event.kind, event.subject, event.text, event.actor)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """How full a store is; `pinned_bytes` is what builds, jobs, kept results and sessions need now."""
+
+    blobs: int
+    used_bytes: int
+    claimed_bytes: int
+    limit_bytes: int
+    pinned_bytes: int
+    evicted_blobs: int
+    evicted_bytes: int
+
+    @staticmethod
+    def from_proto(usage: blob_pb2.UsageResponse) -> StoreInfo:
+        """Return what a message says."""
+        return StoreInfo(
+            blobs=usage.blobs,
+            used_bytes=usage.used_bytes,
+            claimed_bytes=usage.claimed_bytes,
+            limit_bytes=usage.limit_bytes,
+            pinned_bytes=usage.pinned_bytes,
+            evicted_blobs=usage.evicted_blobs,
+            evicted_bytes=usage.evicted_bytes,
+        )
+
+
 class OperatorCalls(Calls):
     """The part of a client that operators use."""
 
     @cached_property
     def _admin_stub(self) -> admin_pb2_grpc.AdminServiceStub:
         return admin_pb2_grpc.AdminServiceStub(self._channel)
+
+    @cached_property
+    def _blob_stub(self) -> blob_pb2_grpc.BlobServiceStub:
+        return blob_pb2_grpc.BlobServiceStub(self._channel)
 
     @cached_property
     def _lease_stub(self) -> lease_pb2_grpc.LeaseServiceStub:
@@ -168,6 +206,12 @@ class OperatorCalls(Calls):
             lambda limit: self._admin_stub.ListLeases(request, timeout=limit)
         )
         return [LeaseInfo.from_proto(lease) for lease in answer.leases]
+
+    def store_usage(self) -> StoreInfo:
+        """Return how full the tracker's store is."""
+        request = blob_pb2.UsageRequest()
+        answer = self._patience().call(lambda limit: self._blob_stub.Usage(request, timeout=limit))
+        return StoreInfo.from_proto(answer)
 
     def events(
         self, after: int = 0, follow: bool = False, timeout_s: float | None = None

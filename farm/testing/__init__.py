@@ -18,5 +18,6 @@ Examples
 
 from farm.testing.agents import DEFAULT_AGENTS, AgentPlan
 from farm.testing.embedded import EmbeddedFarm
+from farm.testing.keeping import Keeping
 
-__all__ = ["DEFAULT_AGENTS", "AgentPlan", "EmbeddedFarm"]
+__all__ = ["DEFAULT_AGENTS", "AgentPlan", "EmbeddedFarm", "Keeping"]

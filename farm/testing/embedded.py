@@ -28,6 +28,7 @@ from farm.rpc.credentials import is_loopback
 from farm.testing.agents import DEFAULT_AGENTS, AgentPlan
 from farm.testing.child import Child
 from farm.testing.folder import claim_folder
+from farm.testing.keeping import KEEPING, Keeping
 from farm.testing.ports import claim
 
 Progress = Callable[[str], None]
@@ -58,6 +59,8 @@ class EmbeddedFarm:
         Where the tracker listens; port 0 chooses a free one.
     tls
         Whether it speaks TLS; None: only where other machines can connect, and there it must.
+    keeping
+        How much the tracker keeps, for how long.
     progress
         Called with one line for each step.
     start_limit_s
@@ -78,6 +81,7 @@ class EmbeddedFarm:
         data_dir: Path | None = None,
         listen: str = "127.0.0.1:0",
         tls: bool | None = None,
+        keeping: Keeping = KEEPING,
         progress: Progress | None = None,
         start_limit_s: float = START_LIMIT_S,
         clock: Clock | None = None,
@@ -90,6 +94,7 @@ class EmbeddedFarm:
         self._data_dir = data_dir
         self._listen = listen
         self._tls = tls
+        self._keeping = keeping
         self._progress = progress or (lambda line: None)
         self._start_limit_s = start_limit_s
         self._clock = clock or SystemClock()
@@ -232,6 +237,7 @@ class EmbeddedFarm:
         speaks_tls = not is_loopback(self._address) if self._tls is None else self._tls
         if not speaks_tls:
             arguments.append("--plaintext")
+        arguments += self._keeping.arguments()
         self._children.append(Child("tracker", "farm_tracker", arguments, logs))
         if speaks_tls:
             self._wait_serving(deadline)

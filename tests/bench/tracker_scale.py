@@ -28,6 +28,7 @@ from support.figures import emit
 from support.simulated_agents import MODELS, LoadProcesses
 
 from farm.api.v1 import blob_pb2_grpc, job_pb2, job_pb2_grpc, tensor_pb2
+from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
 from farm.client import Client
 from farm.core.clock import SystemClock
 from farm.core.digest import Digest
@@ -127,9 +128,21 @@ def wait(condition: Callable[[], bool], what: str, *, poll_s: float = 0.1) -> No
 
 
 def artifact_of(address: str) -> Digest:
-    """Return a blob that stands for an artifact; a tracker does not look into it."""
+    """Return an artifact whose one function every board runs; nothing here executes it."""
+    module = BuiltModule(
+        kind="device",
+        symbol="kernel",
+        target="llvm -mtriple=x86_64-linux-gnu -mcpu=generic",
+        format="elf-object",
+        format_version=1,
+        requires=("cpu-feature:avx2",),
+        toolchain="bench 1",
+        signature=Signature((ParamSpec("x", "float32", (16,), "input", 64),)),
+        data=b"code",
+    )
     with channel(address) as opened:
-        return upload(blob_pb2_grpc.BlobServiceStub(opened), b"an artifact")
+        data = assemble(module.target, [module]).to_bytes()
+        return upload(blob_pb2_grpc.BlobServiceStub(opened), data)
 
 
 async def submit(address: str, artifact: Digest, jobs: range) -> None:

@@ -90,7 +90,7 @@ class BuildResult:
     items: tuple[ItemNews, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Build:
     """One request under way: the last news and the module of each item."""
 
@@ -121,6 +121,15 @@ class Builds:
     def __init__(self, tracker: Tracker, blobs: BlobStore) -> None:
         self._tracker = tracker
         self._blobs = blobs
+        self._open: set[_Build] = set()
+
+    def needed(self) -> set[Digest]:
+        """Return the blobs of the builds under way: functions, and the modules that they have so far."""
+        found: set[Digest] = set()
+        for build in list(self._open):
+            found.update(it.function for it in build.request.items)
+            found.update(it.object for it in list(build.modules.values()))
+        return found
 
     async def build(self, request: BuildRequest) -> AsyncGenerator[ItemNews | BuildResult, None]:
         """Yield what happens to the items, and at last the result.
@@ -138,6 +147,16 @@ class Builds:
         """
         symbols = await asyncio.to_thread(self._check_functions, request.items)
         build = _Build(request, symbols)
+        self._open.add(build)
+        try:
+            async with contextlib.aclosing(self._go_on(build)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._open.discard(build)
+
+    async def _go_on(self, build: _Build) -> AsyncGenerator[ItemNews | BuildResult, None]:
+        request = build.request
         cached = await self._cached(request.items)
         for index, spec in enumerate(request.items):
             entry = cached.get(spec)

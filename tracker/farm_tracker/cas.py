@@ -1,137 +1,187 @@
 """The content-addressed store: a directory of blobs named by SHA-256.
 
-Owns: writing, reading, checking and removing blobs. Does not own: which blobs are still wanted, or the wire.
+Owns: writing, reading, checking and evicting blobs, the limit of their size. Does not own: which blobs are still
+wanted (`pins`), or the wire.
 
 Invariant: a blob under its name is whole and durable; bytes that do not match their name are removed and never
-returned as a blob.
+returned as a blob. What is pinned, or was used in the last `hold_s`, is not evicted; what was not used for longest
+goes first. Eviction is the removal of a file, so that a crash leaves the store as it is on the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
+import logging
 import os
-import tempfile
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from farm.core.clock import SystemClock
 from farm.core.digest import Digest, digest_of
-from farm.core.files import write_all
 from farm.core.limits import CHUNK_BYTES
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
-from farm.rpc.chunks import BlobCheck, Content, chunks_of
+from farm.rpc.chunks import chunks_of
+from farm_tracker.blob_index import BlobIndex
+from farm_tracker.blob_writer import BlobWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable
+
+    from farm.core.clock import Clock
 
 MAX_BLOB_BYTES = 1 << 30
+HOLD_S = 600.0
+MORE_ROOM = 0.05
+"""What is evicted beyond need, as a part of the limit, so that it need not be done for every blob."""
+MAX_DEFAULT_BYTES = 64 << 30
+
+log = logging.getLogger(__name__)
 
 
-class BlobWriter:
-    """Takes one blob in chunks; use as a context, and `commit` at the end. Blocking: call in a thread."""
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What was evicted since the start."""
 
-    def __init__(self, store: BlobStore, digest: Digest) -> None:
-        self._store = store
-        self._digest = digest
-        self._check = BlobCheck(digest)
-        try:
-            handle, name = tempfile.mkstemp(dir=store.incoming)
-        except OSError as error:
-            raise _full(digest, error) from error
-        self._path = Path(name)
-        self._file = io.FileIO(handle, "wb")
+    blobs: int
+    size_bytes: int
 
-    def feed(self, data: Content) -> None:
-        """Take the next bytes.
 
-        Raises
-        ------
-        BlobCorrupt
-            They are more than 1 MiB, or more than the digest says.
-        StoreFull
-            The disk is full.
-        """
-        self._check.add(data)
-        try:
-            write_all(self._file, data)
-        except OSError as error:
-            raise _full(self._digest, error) from error
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of a store is used; `pinned_bytes` is what cannot be evicted now, apart from what was used just now."""
 
-    def commit(self) -> None:
-        """Check the bytes, make them durable, and give them their name.
-
-        Raises
-        ------
-        BlobCorrupt
-            The bytes do not match the digest.
-        StoreFull
-            The disk is full.
-        """
-        self._check.finish()
-        final = self._store.path(self._digest)
-        try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            final.parent.mkdir(parents=True, exist_ok=True)
-            self._path.replace(final)
-            _sync_folders(final.parent, self._store.blobs)
-        except OSError as error:
-            raise _full(self._digest, error) from error
-
-    def close(self) -> None:
-        """Leave nothing behind; after `commit` this changes nothing."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-
-    def __enter__(self) -> BlobWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    blobs: int
+    used_bytes: int
+    claimed_bytes: int
+    limit_bytes: int
+    pinned_bytes: int
+    evicted: Evicted
 
 
 class BlobStore:
-    """A directory of blobs, in two levels of folders by the first digits of their names."""
+    """A directory of blobs, in two levels of folders by the first digits of their names. Threads may share it.
+
+    Parameters
+    ----------
+    max_blob_bytes
+        Size of the largest blob.
+    keep_free_bytes
+        What of the disk is left free, for what the tracker itself has to write.
+    limit_bytes
+        What all blobs together may take, uploads under way included; 0: the disk is the limit.
+    hold_s
+        How long a blob that was stored, asked for or read is safe from eviction: whoever was told that it is here has
+        so long to name it in a build or job, which pins it.
+
+    Attributes
+    ----------
+    pinned
+        Called, from any thread, for the names of the blobs that must stay. Set it before more than `limit_bytes` come.
+    """
 
     def __init__(
-        self, root: Path, max_blob_bytes: int = MAX_BLOB_BYTES, keep_free_bytes: int = 0
+        self,
+        root: Path,
+        max_blob_bytes: int = MAX_BLOB_BYTES,
+        keep_free_bytes: int = 0,
+        *,
+        limit_bytes: int = 0,
+        hold_s: float = HOLD_S,
+        clock: Clock | None = None,
     ) -> None:
         self.blobs = root / "blobs"
         self.incoming = root / "incoming"
         self.max_blob_bytes = max_blob_bytes
-        self.keep_free_bytes = keep_free_bytes  # for what the tracker itself has to write
+        self.keep_free_bytes = keep_free_bytes
+        self.limit_bytes = limit_bytes
+        self.pinned: Callable[[], Collection[str]] = tuple
+        self._hold_s = hold_s
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._claimed_bytes = 0
+        self._evicted = Evicted(0, 0)
         for folder in (self.blobs, self.incoming):
             folder.mkdir(parents=True, exist_ok=True)
         for left in self.incoming.iterdir():  # of a tracker that was killed while writing
             left.unlink()
+        self._index = BlobIndex(self.blobs, self._clock)
 
     def path(self, digest: Digest) -> Path:
         """Return where a blob is or would be."""
-        name = digest.sha256
-        return self.blobs / name[:2] / name[2:4] / name
+        return _path(self.blobs, digest.sha256)
 
     def has(self, digest: Digest) -> bool:
-        """Tell whether the blob is here, by name and size."""
-        try:
-            return self.path(digest).stat().st_size == digest.size_bytes
-        except FileNotFoundError:
-            return False
+        """Tell whether the blob is here, by name and size; one that is stays for `hold_s`."""
+        path = self.path(digest)
+        with self._lock:
+            try:
+                size_bytes = path.stat().st_size
+                if size_bytes == digest.size_bytes:
+                    self._index.use(digest.sha256, size_bytes, path)
+            except FileNotFoundError:
+                self._index.drop(digest.sha256)
+                return False
+        return size_bytes == digest.size_bytes
 
     def missing(self, digests: Iterable[Digest]) -> list[Digest]:
         """Return those that are absent, in the order given, without repeats. Blocking."""
         return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
 
     def check_size(self, digest: Digest) -> None:
-        """Raise StoreFull if a blob of this size is over the limit, or there is no room for it."""
+        """Raise StoreFull if a blob of this size is over the limit of one blob."""
         if digest.size_bytes > self.max_blob_bytes:
             raise StoreFull(
                 f"blob {digest}: over the limit ({self.max_blob_bytes} bytes); split it"
             )
-        if self.keep_free_bytes:
-            found = os.statvfs(self.incoming)
-            if found.f_bavail * found.f_frsize < self.keep_free_bytes + digest.size_bytes:
-                raise StoreFull(f"blob {digest}: the store's disk is full; free space and retry")
+
+    def claim(self, digest: Digest) -> None:
+        """Make room for a blob that is about to be written, and keep it until `take` or `unclaim`. Blocking.
+
+        Raises
+        ------
+        StoreFull
+            There is none, even without everything that nobody needs.
+        """
+        with self._lock:
+            has_room = self._lacking(digest) <= 0
+            if has_room:
+                self._claimed_bytes += digest.size_bytes
+        if not has_room:
+            # What is pinned from now on was looked up just now, and so is held: nobody has to wait for this.
+            pinned = frozenset(self.pinned())
+            with self._lock:
+                self._make_room(digest, pinned)
+                self._claimed_bytes += digest.size_bytes
+
+    def unclaim(self, digest: Digest) -> None:
+        """Keep room no more for a blob that was given up."""
+        with self._lock:
+            self._claimed_bytes -= digest.size_bytes
+
+    def take(self, digest: Digest, file: Path) -> None:
+        """Give a whole file its name; it takes the room that was claimed for it."""
+        final = self.path(digest)
+        with self._lock:
+            file.replace(final)
+            self._claimed_bytes -= digest.size_bytes
+            self._index.use(digest.sha256, digest.size_bytes, final)
+
+    def usage(self) -> Usage:
+        """Return how much of the store is used. Blocking."""
+        pinned = self.pinned()
+        with self._lock:
+            sizes = self._index.sizes()
+            return Usage(
+                blobs=len(sizes),
+                used_bytes=self._index.used_bytes,
+                claimed_bytes=self._claimed_bytes,
+                limit_bytes=self.limit_bytes,
+                pinned_bytes=sum(sizes.get(it, 0) for it in set(pinned)),
+                evicted=self._evicted,
+            )
 
     def put(self, data: bytes) -> Digest:
         """Store some bytes and return their digest. Blocking; raises StoreFull."""
@@ -154,6 +204,7 @@ class BlobStore:
         BlobCorrupt
             Its bytes do not match its name; it has been removed.
         """
+        self.has(digest)  # so that it stays
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
@@ -169,6 +220,7 @@ class BlobStore:
         NotFound, BlobCorrupt
             As `get`; a corrupt blob is noticed before its last chunk is given.
         """
+        self.has(digest)  # so that it stays
         try:
             file = self.path(digest).open("rb")
         except FileNotFoundError:
@@ -193,10 +245,58 @@ class BlobStore:
 
     def _check(self, digest: Digest, has: Digest) -> None:
         if has != digest:
-            self.path(digest).unlink(missing_ok=True)
+            with self._lock:
+                self.path(digest).unlink(missing_ok=True)
+                self._index.drop(digest.sha256)
             raise BlobCorrupt(
                 f"blob {digest}: corrupt in the store (it is {has}), removed; send it again"
             )
+
+    def _make_room(self, digest: Digest, pinned: frozenset[str]) -> None:
+        """Evict what is needed least until a blob has room; raise StoreFull if it cannot have it."""
+        lacking_bytes = self._lacking(digest)
+        if lacking_bytes <= 0:  # another has made room meanwhile
+            return
+        wanted, freed = lacking_bytes + int(self.limit_bytes * MORE_ROOM), Evicted(0, 0)
+        for name, size_bytes in self._index.unused_since(self._clock.now() - self._hold_s):
+            if freed.size_bytes >= wanted:
+                break
+            if name not in pinned:
+                _path(self.blobs, name).unlink(missing_ok=True)
+                self._index.drop(name)
+                freed = Evicted(freed.blobs + 1, freed.size_bytes + size_bytes)
+        self._evicted = Evicted(
+            self._evicted.blobs + freed.blobs, self._evicted.size_bytes + freed.size_bytes
+        )
+        log.info("evicted blobs=%d size_bytes=%d", freed.blobs, freed.size_bytes)
+        if self._lacking(digest) > 0:
+            raise StoreFull(
+                f"blob {digest}: no room in the store ({self._index.used_bytes} bytes in use, limit "
+                f"{self.limit_bytes or 'the disk'}); the rest is needed by builds, jobs, kept results, or was used in "
+                f"the last {self._hold_s:g} s; retry later, or raise the limit (`farm up --store-limit`)"
+            )
+
+    def _lacking(self, digest: Digest) -> int:
+        """Return how many bytes have to go before a blob has room."""
+        lacking_bytes = 0
+        if self.limit_bytes:
+            taken = self._index.used_bytes + self._claimed_bytes
+            lacking_bytes = taken + digest.size_bytes - self.limit_bytes
+        if self.keep_free_bytes:
+            found = os.statvfs(self.incoming)
+            free = found.f_bavail * found.f_frsize
+            lacking_bytes = max(lacking_bytes, self.keep_free_bytes + digest.size_bytes - free)
+        return lacking_bytes
+
+
+def default_limit(folder: Path) -> int:
+    """Return what a store in this folder may take unless somebody says: half of its disk, at most 64 GiB."""
+    found = os.statvfs(folder)
+    return min(MAX_DEFAULT_BYTES, found.f_blocks * found.f_frsize // 2)
+
+
+def _path(blobs: Path, name: str) -> Path:
+    return blobs / name[:2] / name[2:4] / name
 
 
 def _read_chunk(file: IO[bytes], sha256: hashlib._Hash) -> bytes:
@@ -207,22 +307,6 @@ def _read_chunk(file: IO[bytes], sha256: hashlib._Hash) -> bytes:
 
 def _absent(digest: Digest) -> NotFound:
     return NotFound(f"blob {digest}: not in the store; send it first")
-
-
-def _full(digest: Digest, error: OSError) -> StoreFull:
-    return StoreFull(
-        f"blob {digest}: the store cannot write ({error.strerror}); free space and retry"
-    )
-
-
-def _sync_folders(folder: Path, root: Path) -> None:
-    """Make the names durable, from the blob's folder up to the root."""
-    for it in (folder, folder.parent, root):
-        handle = os.open(it, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def checked_digest(store: BlobStore, digest: Digest) -> Digest:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from farm.api.v1 import tensor_pb2
     from farm_tracker.cas import BlobStore
     from farm_tracker.state.commands import JobAccepted
+    from farm_tracker.state.demand import Variant
     from farm_tracker.state.run import LogPart, RunAttempt, RunJob
     from farm_tracker.tracker import Tracker
+    from farm_tracker.variants import Variants
 
 MAX_INPUTS = 256
 MAX_RANK = 16
@@ -73,9 +76,10 @@ class JobView:
 class Jobs:
     """The jobs of one tracker."""
 
-    def __init__(self, tracker: Tracker, blobs: BlobStore) -> None:
+    def __init__(self, tracker: Tracker, blobs: BlobStore, variants: Variants) -> None:
         self._tracker = tracker
         self._blobs = blobs
+        self._variants = variants
 
     async def submit(self, wish: Wish, spec: job_pb2.RunSpec) -> JobAccepted:
         """Promise to run something; return once the promise is stored.
@@ -83,17 +87,23 @@ class Jobs:
         Raises
         ------
         InvalidInput, NotFound
-            The spec is malformed, or a blob that it names is absent.
+            The spec is malformed, or a blob that it names is absent, or the artifact has no such function.
+        ArtifactError
+            The artifact is none, or damaged.
+        NoVariant
+            No device that matches runs what the artifact has.
         StoreFull
             The disk is too full to promise anything new.
         NobodyCanServe, QuotaExceeded
             As `state.jobs.submit`.
         """
         content = _content(wish, spec)
+        variants: tuple[Variant, ...] = ()
         if (wish.account, wish.client_key) not in self._tracker.state.client_jobs:
             self._tracker.check_room()
             check_spec(spec)
             await asyncio.to_thread(self._settle_blobs, spec)
+            variants = await self._variants.of(digest_from_proto(spec.artifact), spec.symbol)
         return await self._tracker.submit(
             JobSubmitted(
                 job_id=JobId(self._tracker.ids("job")),
@@ -107,6 +117,7 @@ class Jobs:
                 queue_limit_s=wish.queue_limit_s,
                 wait_for_device=wish.wait_for_device,
                 cancel_when_unwatched=wish.cancel_when_unwatched,
+                variants=variants,
             )
         )
 
@@ -114,10 +125,27 @@ class Jobs:
         """Return a job; raises NotFound."""
         job = self._tracker.state.run_jobs.get(JobId(job_id))
         if job is None:
-            raise NotFound(
-                f"job {job_id[:80]}: unknown, or ended so long ago that it was forgotten; see `farm jobs`"
-            )
+            raise self._unknown(job_id)
         return job
+
+    def _unknown(self, job_id: str) -> NotFound:
+        """Return why there is no job of this id, as far as the farm's diary tells."""
+        kept = f"{self._tracker.state.limits.job_retain_s / 3600:g} h after their end (`farm up --keep-jobs`)"
+        for note in reversed(self._tracker.state.notes):
+            if note.kind == "job.ended" and note.subject == job_id:
+                ended = time.strftime(
+                    "%Y-%m-%d %H:%M:%S", time.gmtime(self._tracker.epoch_s + note.at)
+                )
+                return NotFound(
+                    f"job {job_id[:80]}: it ended at {ended} UTC ({note.text}) and was deleted since, with its log and "
+                    f"results: jobs are kept for {kept}; submit it again",
+                    job_id=job_id[:80],
+                )
+        return NotFound(
+            f"job {job_id[:80]}: unknown; there never was one of this id, or it was deleted: jobs are kept for "
+            f"{kept}; see `farm jobs --all`",
+            job_id=job_id[:80],
+        )
 
     async def look(self, job_id: str) -> JobView:
         """Return a job as it is stored; raises NotFound."""

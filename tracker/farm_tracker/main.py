@@ -14,8 +14,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from farm.errors import FarmError
+from farm.errors import FarmError, InvalidInput
 from farm.rpc.credentials import fingerprint_of
+from farm_tracker.housekeeping import DEFAULT_JOBS_S, DEFAULT_RECORDS_S, Retention
 from farm_tracker.server import serve
 
 if TYPE_CHECKING:
@@ -40,6 +41,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="URL of SQLAlchemy, such as postgresql+psycopg://USER@HOST/NAME; default: a file in the data folder",
     )
     parser.add_argument(
+        "--store-limit-bytes",
+        type=int,
+        default=0,
+        help="what all blobs together may take; default: half of the disk, at most 64 GiB",
+    )
+    parser.add_argument(
+        "--keep-jobs-s",
+        type=float,
+        default=DEFAULT_JOBS_S,
+        help="seconds for which an ended job is kept, with its log and results (default %(default)g)",
+    )
+    parser.add_argument(
+        "--keep-records-s",
+        type=float,
+        default=DEFAULT_RECORDS_S,
+        help="seconds for which builds, events and unused entries of the build cache are kept (default %(default)g)",
+    )
+    parser.add_argument(
         "--plaintext", action="store_true", help="without TLS, for this machine alone"
     )
     parser.add_argument(
@@ -54,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, level=chosen.log_level, format=LOG_FORMAT)
     try:
         plain = chosen.plaintext or chosen.insecure
+        if min(chosen.store_limit_bytes, chosen.keep_jobs_s, chosen.keep_records_s) < 0:
+            raise InvalidInput("farm_tracker: a limit is negative; give numbers of at least 0")
         return asyncio.run(
             _run(
                 chosen.data_dir,
@@ -61,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tls=not plain,
                 insecure=chosen.insecure,
                 database=chosen.database,
+                store_limit_bytes=chosen.store_limit_bytes,
+                retention=Retention(chosen.keep_records_s, chosen.keep_jobs_s),
             )
         )
     except FarmError as error:
@@ -68,12 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-async def _run(data_dir: str, listen: str, *, tls: bool, insecure: bool, database: str) -> int:
+async def _run(data_dir: str, listen: str, **options: Any) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    server = await serve(data_dir, listen, tls=tls, insecure=insecure, database=database)
+    server = await serve(data_dir, listen, **options)
     print(server.address, flush=True)
     log.info("serving address=%s data_dir=%s", server.address, data_dir)
     if server.certificate:

@@ -15,6 +15,7 @@ from farm.core.digest import Digest, canonical_json
 from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
 from farm.target import Selector
 from farm_tracker.rows import failure_of, failure_text, on_clock, on_wall
+from farm_tracker.state.demand import Variant
 from farm_tracker.state.run import (
     LogPart,
     Outcome,
@@ -22,7 +23,6 @@ from farm_tracker.state.run import (
     RunAttemptState,
     RunJob,
     RunState,
-    Variant,
     Verdict,
 )
 

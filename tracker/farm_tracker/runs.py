@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farm.api.v1 import digest_pb2
     from farm.target import Selector
     from farm_tracker.sessions import ClientEnd, Session
+    from farm_tracker.state.demand import Variant
     from farm_tracker.state.model import Device
     from farm_tracker.tracker import Tracker
 
@@ -38,6 +39,8 @@ class RunRequest:
     call: session_pb2.CallRequest
     limit_s: float
     wait_s: float
+    account: str
+    variants: tuple[Variant, ...]
 
 
 async def run(
@@ -52,7 +55,12 @@ async def run(
     """
     ttl_s = min(MAX_TTL_S, request.limit_s + LOAD_ALLOWANCE_S)
     granted = await tracker.acquire(
-        request.selector, ttl_s=ttl_s, wait_s=request.wait_s, holder="run"
+        request.selector,
+        ttl_s=ttl_s,
+        wait_s=request.wait_s,
+        holder="run",
+        account=request.account,
+        variants=request.variants,
     )
     lease = granted.lease
     try:

@@ -13,7 +13,7 @@ import contextlib
 import fcntl
 import ipaddress
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -36,10 +36,12 @@ from farm.core.ids import random_id
 from farm.errors import InfrastructureError, InvalidInput, NotAllowed
 from farm.rpc import server_options
 from farm_tracker.builds import Builds
-from farm_tracker.cas import BlobStore
+from farm_tracker.cas import BlobStore, default_limit
+from farm_tracker.housekeeping import Housekeeper, Retention
 from farm_tracker.identity.identity import Identity
 from farm_tracker.identity.tls import certificate_in
 from farm_tracker.jobs import Jobs
+from farm_tracker.pins import Pins
 from farm_tracker.service.account import AccountService
 from farm_tracker.service.admin import AdminService
 from farm_tracker.service.agent import AgentService
@@ -54,6 +56,7 @@ from farm_tracker.service.session import SessionService
 from farm_tracker.state.model import Limits
 from farm_tracker.store import Store
 from farm_tracker.tracker import Tracker
+from farm_tracker.variants import Variants
 
 if TYPE_CHECKING:
     from farm.core.clock import Clock
@@ -76,6 +79,7 @@ class TrackerServer:
     identity: Identity
     certificate: bytes
     """By which clients know it (PEM); empty: plain text."""
+    housekeeper: Housekeeper
     _server: grpc.aio.Server
     _store: Store
     _lock: IO[str]
@@ -85,6 +89,7 @@ class TrackerServer:
         self.identity.withdraw(self.address)
         self.tracker.end_streams()
         await self._server.stop(GRACE_S)
+        await self.housekeeper.stop()
         await self.tracker.stop()
         await self.identity.close()
         self._store.close()
@@ -107,6 +112,8 @@ async def serve(
     insecure: bool = False,
     reserve_bytes: int = RESERVE_BYTES,
     database: str = "",
+    store_limit_bytes: int = 0,
+    retention: Retention | None = None,
 ) -> TrackerServer:
     """Start a tracker and return once it serves.
 
@@ -122,6 +129,10 @@ async def serve(
         Room on the disk that is kept so that results commit when it is full; 0: none.
     database
         URL of the database; empty: a SQLite file in `data_dir`.
+    store_limit_bytes
+        What all blobs together may take; 0: half of the disk, at most 64 GiB.
+    retention
+        How long ended things are kept; None: jobs for a day (or as `limits` say), records for 30 days.
     insecure
         Plain text with other machines too: whoever can listen on the network can take the tokens.
 
@@ -143,22 +154,37 @@ async def serve(
         store = await asyncio.to_thread(Store, database or folder / "tracker.db", reserve_bytes)
         undo.callback(store.close)
         blobs = await asyncio.to_thread(
-            BlobStore, folder / "cas", keep_free_bytes=reserve_bytes // 4
+            BlobStore,
+            folder / "cas",
+            keep_free_bytes=reserve_bytes // 4,
+            limit_bytes=store_limit_bytes or default_limit(folder),
+            clock=clock,
         )
         certificate = certificate_in(folder, clock.wall()) if tls else None
         ca = certificate.certificate if certificate else b""
         identity = await Identity.open(folder, clock, ca=ca)
         undo.push_async_callback(identity.close)
-        tracker = Tracker(store, limits or Limits(), clock, ids)
+        limits = limits or Limits()
+        if retention is not None:
+            limits = replace(limits, job_retain_s=retention.jobs_s)
+        tracker = Tracker(store, limits, clock, ids)
         undo.push_async_callback(tracker.stop)
         await tracker.start()
-        server = _server(tracker, blobs, identity)
+        builds = Builds(tracker, blobs)
+        blobs.pinned = Pins(tracker, builds)
+        records_s = (retention or Retention()).records_s
+        housekeeper = Housekeeper(lambda: asyncio.ensure_future(tracker.prune(records_s)))
+        undo.push_async_callback(housekeeper.stop)
+        server = _server(tracker, blobs, identity, builds)
         port = _bind(server, address, certificate)
         identity.publish(f"{host}:{port}")
         undo.callback(identity.withdraw, f"{host}:{port}")
         await server.start()
+        housekeeper.start()
         undo.pop_all()
-    return TrackerServer(f"{host}:{port}", tracker, blobs, identity, ca, server, store, lock)
+    return TrackerServer(
+        f"{host}:{port}", tracker, blobs, identity, ca, housekeeper, server, store, lock
+    )
 
 
 def check_listen(address: str, *, tls: bool, insecure: bool) -> str:
@@ -191,22 +217,24 @@ def check_listen(address: str, *, tls: bool, insecure: bool) -> str:
     return host
 
 
-def _server(tracker: Tracker, blobs: BlobStore, identity: Identity) -> grpc.aio.Server:
+def _server(
+    tracker: Tracker, blobs: BlobStore, identity: Identity, builds: Builds
+) -> grpc.aio.Server:
     server = grpc.aio.server(interceptors=[identity.guard], options=server_options())
     account_pb2_grpc.add_AccountServiceServicer_to_server(AccountService(tracker), server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(tracker), server)
-    jobs = Jobs(tracker, blobs)
+    variants = Variants(blobs)
+    jobs = Jobs(tracker, blobs, variants)
     job_pb2_grpc.add_JobServiceServicer_to_server(JobService(jobs), server)
     agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
     add_blob_service(BlobService(blobs), server)
-    builds = Builds(tracker, blobs)
     build_pb2_grpc.add_BuildServiceServicer_to_server(BuildService(builds), server)
     device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceService(tracker.state), server)
     lease_pb2_grpc.add_LeaseServiceServicer_to_server(
         LeaseService(tracker, identity.leases), server
     )
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(IdentityService(identity), server)
-    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(tracker, blobs), server)
+    run_pb2_grpc.add_RunServiceServicer_to_server(RunService(tracker, blobs, variants), server)
     session_pb2_grpc.add_SessionServiceServicer_to_server(
         SessionService(tracker.sessions, identity.leases), server
     )

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     WriteReply = Callable[[session_pb2.SessionReply], Awaitable[bool]]
     WriteRequest = Callable[[session_pb2.SessionRequest], Awaitable[bool]]
 
+MAX_LOADED = 1024
+"""Artifacts of one session that are kept in the store for it; an agent loads no more in one session."""
+
 
 class ClientEnd:
     """One client while it is attached. Its first request, number 1, was the attaching."""
@@ -50,10 +53,13 @@ class ClientEnd:
             raise InvalidInput(
                 f"session: request {request.seq} after {self._last_seq}; number them one by one"
             )
-        if request.WhichOneof("request") not in ("load", "call", "batch", "packed"):
+        kind = request.WhichOneof("request")
+        if kind not in ("load", "call", "batch", "packed"):
             raise InvalidInput(
                 f"session: request {request.seq} is no load, call, batch or packed; send one"
             )
+        if kind == "load":
+            self._session.needs(request.load.artifact.sha256)
         self._last_seq = request.seq
         request.seq += self._offset
         await self._session.to_agent(request)
@@ -112,6 +118,17 @@ class Session:
         self._agent_came = asyncio.Event()
         self._client: ClientEnd | None = None
         self._sent = 0  # number of the last request on the agent's stream
+        self._loaded: set[str] = set()
+
+    def needs(self, artifact: str) -> None:
+        """Note that the artifact of this name (SHA-256) was loaded: it is wanted again if the worker dies."""
+        if len(self._loaded) < MAX_LOADED:
+            self._loaded.add(artifact)
+
+    @property
+    def loaded(self) -> set[str]:
+        """The names of the artifacts that were loaded."""
+        return self._loaded.copy()
 
     def attach(self, write: WriteReply) -> ClientEnd:
         """Attach a client; `write` gives it a reply and tells whether it is still there.
@@ -183,6 +200,10 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: dict[LeaseId, Session] = {}
+
+    def needed(self) -> set[str]:
+        """Return the names of the blobs that live sessions need. May be asked from any thread."""
+        return set().union(*(it.loaded for it in list(self._sessions.values())))
 
     def open(self, lease: Lease) -> None:
         """Open the session of a lease that was granted."""

@@ -42,7 +42,7 @@ from farm_tracker.tables import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import Connection, Engine, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Table
 
     from farm_tracker.state.account import Account
     from farm_tracker.state.model import Agent, Device, Lease
@@ -55,6 +55,9 @@ V = TypeVar("V")
 LOOKUP_BATCH = 200
 NOTES_KEPT = 10_000
 NOTES_PRUNED_BY = 500
+PRUNED_AT_ONCE = 500
+_OPEN_BUILDS = [str(it) for it in OPEN_JOBS]
+_CACHE_KEY = tuple(action_cache.primary_key.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Store:
                 f"store {url[:80]}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
                 "install kernel-farm[postgresql]"
             ) from error
+        self._used: dict[tuple[Any, ...], float] = {}
         self._reserve: Reserve | None = None
         if isinstance(where, Path) and reserve_bytes:
             self._reserve = Reserve(where.with_name(where.name + ".reserve"), reserve_bytes)
@@ -168,7 +172,7 @@ class Store:
             cause = {"cause": "the tracker was restarted", "changed_wall": wall}
             ended = connection.execute(
                 builds.update()
-                .where(builds.c.state.in_([str(it) for it in OPEN_JOBS]))
+                .where(builds.c.state.in_(_OPEN_BUILDS))
                 .values(state="CANCELLED", **cause)
             )
             connection.execute(
@@ -198,8 +202,8 @@ class Store:
                 tuple(reversed(told)),
             )
 
-    def lookup(self, specs: Sequence[UnitSpec]) -> list[CacheEntry]:
-        """Return every entry of the build cache for these units, whoever built it, newest first."""
+    def lookup(self, specs: Sequence[UnitSpec], wall: float) -> list[CacheEntry]:
+        """Return every entry of the build cache for these units, whoever built it, newest first; they were used now."""
         found: list[CacheEntry] = []
         key = tuple_(
             action_cache.c.kind,
@@ -218,7 +222,33 @@ class Store:
                         row["kind"], row["target_id"], row["symbol"], row["function_sha256"]
                     ]
                     found.append(rows.entry_of(row, spec))
+                    self._used[tuple(row[it.name] for it in _CACHE_KEY)] = wall
         return found
+
+    def prune(self, wall: float, records_s: float) -> int:
+        """Delete some rows that ended, or were used, more than `records_s` ago; return how many, 0 if all are gone.
+
+        One small transaction, with the use of cached modules since the last one.
+        """
+        before = wall - records_s
+        used, self._used = self._used, {}
+        with self._engine.begin() as connection:
+            for key, used_wall in used.items():
+                same = (column == value for column, value in zip(_CACHE_KEY, key, strict=True))
+                connection.execute(action_cache.update().where(*same).values(used_wall=used_wall))
+            return sum(
+                _delete_some(connection, table, is_old)
+                for table, is_old in (
+                    (builds, (builds.c.changed_wall < before) & ~builds.c.state.in_(_OPEN_BUILDS)),
+                    (
+                        attempts,
+                        (attempts.c.changed_wall < before)
+                        & (attempts.c.state != str(AttemptState.BUILDING)),
+                    ),
+                    (action_cache, action_cache.c.used_wall < before),
+                    (notes, notes.c.at_wall < before),
+                )
+            )
 
     def counts(self) -> dict[str, int]:
         """Return how many rows each table has."""
@@ -256,6 +286,17 @@ def _forget(connection: Connection, changes: Changes) -> None:
         absent = _absent(forgotten)
         for start in range(0, len(absent), LOOKUP_BATCH):
             connection.execute(table.delete().where(key.in_(absent[start : start + LOOKUP_BATCH])))
+
+
+def _delete_some(connection: Connection, table: Table, is_old: ColumnElement[bool]) -> int:
+    """Delete at most `PRUNED_AT_ONCE` rows."""
+    keys = list(table.primary_key.columns)
+    some = select(*keys).where(is_old).limit(PRUNED_AT_ONCE)
+    found = [tuple(row) for row in connection.execute(some)]
+    for start in range(0, len(found), LOOKUP_BATCH):
+        batch = tuple_(*keys).in_(found[start : start + LOOKUP_BATCH])
+        connection.execute(table.delete().where(batch))
+    return len(found)
 
 
 def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:

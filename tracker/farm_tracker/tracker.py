@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from farm.core.ids import IdSource
     from farm.target import Selector
     from farm_tracker.state.commands import Command
+    from farm_tracker.state.demand import Variant
     from farm_tracker.state.events import Event
     from farm_tracker.state.model import Lease, Limits
     from farm_tracker.state.work import CacheEntry, UnitSpec
@@ -183,6 +184,7 @@ class Tracker:
         wait_s: float,
         holder: str,
         account: str = DEFAULT_ACCOUNT,
+        variants: tuple[Variant, ...] = (),
     ) -> GrantLease:
         """Wait for a device and take it.
 
@@ -190,6 +192,8 @@ class Tracker:
         ------
         NobodyCanServe
             No known device could ever match.
+        NoVariant
+            None that matches runs one of the variants, if there are any.
         DeviceBusy
             None became free in time.
         """
@@ -197,7 +201,10 @@ class Tracker:
         waiter: asyncio.Future[GrantLease] = asyncio.get_running_loop().create_future()
         self._waiting[lease_id] = waiter
         try:
-            await self.post(LeaseRequested(lease_id, selector, ttl_s, wait_s, holder, account))
+            event = LeaseRequested(
+                lease_id, selector, ttl_s, wait_s, holder, account, variants=variants
+            )
+            await self.post(event)
             return await waiter
         except asyncio.CancelledError:
             self.abandon(lease_id)
@@ -277,7 +284,11 @@ class Tracker:
 
     async def lookup(self, specs: Sequence[UnitSpec]) -> list[CacheEntry]:
         """Return what the build cache has for these units."""
-        return await self._commits.in_thread(self._store.lookup, specs)
+        return await self._commits.in_thread(self._store.lookup, specs, self.clock.wall())
+
+    async def prune(self, records_s: float) -> int:
+        """Delete some of the records that are older than that; return how many, 0 if all are gone."""
+        return await self._commits.in_thread(self._store.prune, self.clock.wall(), records_s)
 
     def _arm(self) -> None:
         at = self.state.next_deadline()

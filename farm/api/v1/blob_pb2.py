@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from farm.api.v1 import digest_pb2 as farm_dot_api_dot_v1_dot_digest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66\x61rm/api/v1/blob.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\":\n\x12\x46indMissingRequest\x12$\n\x07\x64igests\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Digest\";\n\x13\x46indMissingResponse\x12$\n\x07missing\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Digest\"A\n\x0cWriteRequest\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"%\n\rWriteResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"2\n\x0bReadRequest\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\"\x1c\n\x0cReadResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32\xe0\x01\n\x0b\x42lobService\x12P\n\x0b\x46indMissing\x12\x1f.farm.api.v1.FindMissingRequest\x1a .farm.api.v1.FindMissingResponse\x12@\n\x05Write\x12\x19.farm.api.v1.WriteRequest\x1a\x1a.farm.api.v1.WriteResponse(\x01\x12=\n\x04Read\x12\x18.farm.api.v1.ReadRequest\x1a\x19.farm.api.v1.ReadResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66\x61rm/api/v1/blob.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\":\n\x12\x46indMissingRequest\x12$\n\x07\x64igests\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Digest\";\n\x13\x46indMissingResponse\x12$\n\x07missing\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Digest\"A\n\x0cWriteRequest\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"%\n\rWriteResponse\x12\x14\n\x0cstored_bytes\x18\x01 \x01(\x03\"2\n\x0bReadRequest\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\"\x1c\n\x0cReadResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\x0e\n\x0cUsageRequest\"\xa2\x01\n\rUsageResponse\x12\r\n\x05\x62lobs\x18\x01 \x01(\x03\x12\x12\n\nused_bytes\x18\x02 \x01(\x03\x12\x15\n\rclaimed_bytes\x18\x03 \x01(\x03\x12\x13\n\x0blimit_bytes\x18\x04 \x01(\x03\x12\x14\n\x0cpinned_bytes\x18\x05 \x01(\x03\x12\x15\n\revicted_blobs\x18\x06 \x01(\x03\x12\x15\n\revicted_bytes\x18\x07 \x01(\x03\x32\xa0\x02\n\x0b\x42lobService\x12P\n\x0b\x46indMissing\x12\x1f.farm.api.v1.FindMissingRequest\x1a .farm.api.v1.FindMissingResponse\x12@\n\x05Write\x12\x19.farm.api.v1.WriteRequest\x1a\x1a.farm.api.v1.WriteResponse(\x01\x12=\n\x04Read\x12\x18.farm.api.v1.ReadRequest\x1a\x19.farm.api.v1.ReadResponse0\x01\x12>\n\x05Usage\x12\x19.farm.api.v1.UsageRequest\x1a\x1a.farm.api.v1.UsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,6 +44,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READREQUEST']._serialized_end=342
   _globals['_READRESPONSE']._serialized_start=344
   _globals['_READRESPONSE']._serialized_end=372
-  _globals['_BLOBSERVICE']._serialized_start=375
-  _globals['_BLOBSERVICE']._serialized_end=599
+  _globals['_USAGEREQUEST']._serialized_start=374
+  _globals['_USAGEREQUEST']._serialized_end=388
+  _globals['_USAGERESPONSE']._serialized_start=391
+  _globals['_USAGERESPONSE']._serialized_end=553
+  _globals['_BLOBSERVICE']._serialized_start=556
+  _globals['_BLOBSERVICE']._serialized_end=844
 # @@protoc_insertion_point(module_scope)

@@ -148,3 +148,59 @@ class ReadResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReadResponse: _TypeAlias = ReadResponse  # noqa: Y015
+
+@_typing.final
+class UsageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageRequest: _TypeAlias = UsageRequest  # noqa: Y015
+
+@_typing.final
+class UsageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOBS_FIELD_NUMBER: _builtins.int
+    USED_BYTES_FIELD_NUMBER: _builtins.int
+    CLAIMED_BYTES_FIELD_NUMBER: _builtins.int
+    LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    PINNED_BYTES_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOBS_FIELD_NUMBER: _builtins.int
+    EVICTED_BYTES_FIELD_NUMBER: _builtins.int
+    blobs: _builtins.int
+    used_bytes: _builtins.int
+    claimed_bytes: _builtins.int
+    """Room that is kept for uploads under way."""
+    limit_bytes: _builtins.int
+    """What all blobs together may take; 0: as much as the disk has."""
+    pinned_bytes: _builtins.int
+    """What builds, jobs, kept results and sessions need now."""
+    evicted_blobs: _builtins.int
+    """What was evicted since the tracker's start."""
+    evicted_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        blobs: _builtins.int = ...,
+        used_bytes: _builtins.int = ...,
+        claimed_bytes: _builtins.int = ...,
+        limit_bytes: _builtins.int = ...,
+        pinned_bytes: _builtins.int = ...,
+        evicted_blobs: _builtins.int = ...,
+        evicted_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blobs", b"blobs", "claimed_bytes", b"claimed_bytes", "evicted_blobs", b"evicted_blobs", "evicted_bytes", b"evicted_bytes", "limit_bytes", b"limit_bytes", "pinned_bytes", b"pinned_bytes", "used_bytes", b"used_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageResponse: _TypeAlias = UsageResponse  # noqa: Y015

@@ -50,6 +50,11 @@ class BlobServiceStub(object):
                 request_serializer=farm_dot_api_dot_v1_dot_blob__pb2.ReadRequest.SerializeToString,
                 response_deserializer=farm_dot_api_dot_v1_dot_blob__pb2.ReadResponse.FromString,
                 _registered_method=True)
+        self.Usage = channel.unary_unary(
+                '/farm.api.v1.BlobService/Usage',
+                request_serializer=farm_dot_api_dot_v1_dot_blob__pb2.UsageRequest.SerializeToString,
+                response_deserializer=farm_dot_api_dot_v1_dot_blob__pb2.UsageResponse.FromString,
+                _registered_method=True)
 
 
 class BlobServiceServicer(object):
@@ -57,7 +62,8 @@ class BlobServiceServicer(object):
     """
 
     def FindMissing(self, request, context):
-        """Which of these blobs are absent? Ask before writing.
+        """Which of these blobs are absent? Ask before writing. Those that are here stay for 600 s at least: name them in a build,
+        job or run before, or ask again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,7 +71,8 @@ class BlobServiceServicer(object):
 
     def Write(self, request_iterator, context):
         """Write one blob in chunks. Writing a blob that exists is a success.
-        DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the store is full or the blob is over the limit.
+        DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the blob is over the limit, or the store is full and
+        nothing in it may go. A blob that was stored stays for 600 s at least, and as long as something needs it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,6 +80,13 @@ class BlobServiceServicer(object):
 
     def Read(self, request, context):
         """Read one blob in chunks. NOT_FOUND: it is absent. DATA_LOSS: it is corrupt in the store (and now removed).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Usage(self, request, context):
+        """How full is the store?
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,6 +109,11 @@ def add_BlobServiceServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=farm_dot_api_dot_v1_dot_blob__pb2.ReadRequest.FromString,
                     response_serializer=farm_dot_api_dot_v1_dot_blob__pb2.ReadResponse.SerializeToString,
+            ),
+            'Usage': grpc.unary_unary_rpc_method_handler(
+                    servicer.Usage,
+                    request_deserializer=farm_dot_api_dot_v1_dot_blob__pb2.UsageRequest.FromString,
+                    response_serializer=farm_dot_api_dot_v1_dot_blob__pb2.UsageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +198,33 @@ class BlobService(object):
             '/farm.api.v1.BlobService/Read',
             farm_dot_api_dot_v1_dot_blob__pb2.ReadRequest.SerializeToString,
             farm_dot_api_dot_v1_dot_blob__pb2.ReadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Usage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farm.api.v1.BlobService/Usage',
+            farm_dot_api_dot_v1_dot_blob__pb2.UsageRequest.SerializeToString,
+            farm_dot_api_dot_v1_dot_blob__pb2.UsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,13 +34,18 @@ class BlobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BlobServiceAsyncStub: ...
     FindMissing: _grpc.UnaryUnaryMultiCallable[_blob_pb2.FindMissingRequest, _blob_pb2.FindMissingResponse]
-    """Which of these blobs are absent? Ask before writing."""
+    """Which of these blobs are absent? Ask before writing. Those that are here stay for 600 s at least: name them in a build,
+    job or run before, or ask again.
+    """
     Write: _grpc.StreamUnaryMultiCallable[_blob_pb2.WriteRequest, _blob_pb2.WriteResponse]
     """Write one blob in chunks. Writing a blob that exists is a success.
-    DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the store is full or the blob is over the limit.
+    DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the blob is over the limit, or the store is full and
+    nothing in it may go. A blob that was stored stays for 600 s at least, and as long as something needs it.
     """
     Read: _grpc.UnaryStreamMultiCallable[_blob_pb2.ReadRequest, _blob_pb2.ReadResponse]
     """Read one blob in chunks. NOT_FOUND: it is absent. DATA_LOSS: it is corrupt in the store (and now removed)."""
+    Usage: _grpc.UnaryUnaryMultiCallable[_blob_pb2.UsageRequest, _blob_pb2.UsageResponse]
+    """How full is the store?"""
 
 @_typing.type_check_only
 class BlobServiceAsyncStub(BlobServiceStub):
@@ -48,13 +53,18 @@ class BlobServiceAsyncStub(BlobServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     FindMissing: _aio.UnaryUnaryMultiCallable[_blob_pb2.FindMissingRequest, _blob_pb2.FindMissingResponse]  # type: ignore[assignment]
-    """Which of these blobs are absent? Ask before writing."""
+    """Which of these blobs are absent? Ask before writing. Those that are here stay for 600 s at least: name them in a build,
+    job or run before, or ask again.
+    """
     Write: _aio.StreamUnaryMultiCallable[_blob_pb2.WriteRequest, _blob_pb2.WriteResponse]  # type: ignore[assignment]
     """Write one blob in chunks. Writing a blob that exists is a success.
-    DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the store is full or the blob is over the limit.
+    DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the blob is over the limit, or the store is full and
+    nothing in it may go. A blob that was stored stays for 600 s at least, and as long as something needs it.
     """
     Read: _aio.UnaryStreamMultiCallable[_blob_pb2.ReadRequest, _blob_pb2.ReadResponse]  # type: ignore[assignment]
     """Read one blob in chunks. NOT_FOUND: it is absent. DATA_LOSS: it is corrupt in the store (and now removed)."""
+    Usage: _aio.UnaryUnaryMultiCallable[_blob_pb2.UsageRequest, _blob_pb2.UsageResponse]  # type: ignore[assignment]
+    """How full is the store?"""
 
 class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reads and writes blobs by digest. A blob is whole or absent, and is checked against its digest on write and on read."""
@@ -65,7 +75,9 @@ class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _blob_pb2.FindMissingRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_blob_pb2.FindMissingResponse, _abc.Awaitable[_blob_pb2.FindMissingResponse]]:
-        """Which of these blobs are absent? Ask before writing."""
+        """Which of these blobs are absent? Ask before writing. Those that are here stay for 600 s at least: name them in a build,
+        job or run before, or ask again.
+        """
 
     @_abc_1.abstractmethod
     def Write(
@@ -74,7 +86,8 @@ class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_blob_pb2.WriteResponse, _abc.Awaitable[_blob_pb2.WriteResponse]]:
         """Write one blob in chunks. Writing a blob that exists is a success.
-        DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the store is full or the blob is over the limit.
+        DATA_LOSS: the bytes do not match the digest. RESOURCE_EXHAUSTED: the blob is over the limit, or the store is full and
+        nothing in it may go. A blob that was stored stays for 600 s at least, and as long as something needs it.
         """
 
     @_abc_1.abstractmethod
@@ -84,5 +97,13 @@ class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_blob_pb2.ReadResponse], _abc.AsyncIterator[_blob_pb2.ReadResponse]]:
         """Read one blob in chunks. NOT_FOUND: it is absent. DATA_LOSS: it is corrupt in the store (and now removed)."""
+
+    @_abc_1.abstractmethod
+    def Usage(
+        self,
+        request: _blob_pb2.UsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_blob_pb2.UsageResponse, _abc.Awaitable[_blob_pb2.UsageResponse]]:
+        """How full is the store?"""
 
 def add_BlobServiceServicer_to_server(servicer: BlobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

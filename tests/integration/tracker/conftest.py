@@ -35,7 +35,7 @@ from farm.api.v1 import (
     session_pb2_grpc,
     tensor_pb2,
 )
-from farm.artifact import ParamSpec, Signature
+from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
 from farm.core.digest import Digest
 from farm.errors import FarmError, Fenced
 from farm.rpc import aio_channel, digest_to_proto, error_from_rpc
@@ -95,7 +95,7 @@ class Client:
 
     async def submit(self, selector: str = "", *, values: bytes = b"\1\2", **options: Any) -> Any:
         """Submit a job that doubles some bytes."""
-        artifact = digest_to_proto(await self.put(b"artifact"))
+        artifact = digest_to_proto(await self.artifact("twice"))
         tensor = tensor_pb2.Tensor(dtype="uint8", shape=[len(values)], inline=values)
         run = job_pb2.RunSpec(selector=selector, artifact=artifact, symbol="twice", inputs=[tensor])
         run.limit_s = options.pop("limit_s", 5.0)
@@ -110,6 +110,24 @@ class Client:
         """Return everything that waiting for a job shows."""
         stream = self.jobs.Wait(job_pb2.WaitRequest(job_id=job_id), timeout=25)
         return [job async for job in stream]
+
+    async def artifact(self, *symbols: str, target: str = X86) -> Digest:
+        """Store an artifact with these functions for a target."""
+        modules = [
+            BuiltModule(
+                kind="device",
+                symbol=symbol,
+                target=target,
+                format="elf-object",
+                format_version=1,
+                requires=(),
+                toolchain="test 1",
+                signature=SIGNATURE,
+                data=b"code",
+            )
+            for symbol in symbols
+        ]
+        return await self.put(assemble(X86, modules).to_bytes())
 
     async def function(self, name: str, *, private: bool = False) -> Digest:
         """Store the blob of a function of this name."""

@@ -343,7 +343,7 @@ def test_run_leases_calls_and_always_gives_the_device_back(start_farm, run_async
     async def body() -> None:
         async with start_farm() as farm:
             await farm.peer("agent", device_ids=("dev0",), answer=echo)
-            artifact = digest_to_proto(await farm.client.function("any"))
+            artifact = digest_to_proto(await farm.client.artifact("twice", "other"))
             inputs = [tensor_pb2.Tensor(dtype="uint8", shape=[1], inline=b"\x04")]
             outcomes = []
             for symbol in ("twice", "other"):
@@ -371,7 +371,7 @@ def test_run_that_is_cancelled_frees_the_device(start_farm, run_async):
     async def body() -> None:
         async with start_farm() as farm:
             peer = await farm.peer("agent", device_ids=("dev0",), answer=echo, prepares=False)
-            artifact = digest_to_proto(await farm.client.function("any"))
+            artifact = digest_to_proto(await farm.client.artifact("twice"))
             request = run_pb2.RunRequest(artifact=artifact, symbol="twice")
             call = farm.client.runs.Run(request)
             assert (await call.read()).WhichOneof("event") == "leased"

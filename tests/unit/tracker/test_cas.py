@@ -4,7 +4,8 @@ import asyncio
 import resource
 
 import pytest
-from farm_tracker.cas import BlobStore, BlobWriter, checked_digest
+from farm_tracker.blob_writer import BlobWriter
+from farm_tracker.cas import BlobStore, checked_digest
 
 from farm.core.digest import Digest, digest_of
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull

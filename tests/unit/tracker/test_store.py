@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 from farm_tracker.state.model import (
@@ -135,12 +136,12 @@ def test_store_looks_up_the_cache_by_everything_that_the_bytes_depend_on(path):
     write(path, everything())
     store = Store(path)
     other = UnitSpec(ItemKind.DEVICE, "t", "0" * 16, "llvm/x", "f", digest_of(b"f"))
-    assert store.lookup([other]) == []
-    assert store.lookup([SPEC, other]) == [CacheEntry(SPEC, "0.1.0", MODULE)]
+    assert store.lookup([other], 0.0) == []
+    assert store.lookup([SPEC, other], 0.0) == [CacheEntry(SPEC, "0.1.0", MODULE)]
     many = [
         UnitSpec(ItemKind.HOST, "t", "0" * 16, "x", f"f{i}", digest_of(b"f")) for i in range(450)
     ]
-    assert store.lookup([*many, SPEC]) == [CacheEntry(SPEC, "0.1.0", MODULE)]
+    assert store.lookup([*many, SPEC], 0.0) == [CacheEntry(SPEC, "0.1.0", MODULE)]
     store.close()
 
 
@@ -181,4 +182,27 @@ def test_store_forgets_agents_that_are_gone(path):
     write(path, everything(), StoredChanges(Changes(agents={"a": None}), {}))
     store = Store(path)
     assert store.load(0.0, 0.0).agents == ()
+    store.close()
+
+
+def test_store_prunes_what_is_old_and_not_open_in_small_transactions(path, monkeypatch):
+    monkeypatch.setattr("farm_tracker.store.PRUNED_AT_ONCE", 3)
+    store = Store(path)
+    for number in range(10):
+        changes = Changes(
+            jobs={f"j{number}": replace(JOB, job_id=f"j{number}", state=JobState.DONE)},
+            cached=[CacheEntry(replace(SPEC, symbol=f"f{number}"), "1", MODULE)],
+        )
+        store.write(StoredChanges(changes, {}), 0.0, wall=1000.0 + number)
+    store.write(everything(), 0.0, wall=1000.0)  # an open build, and an attempt under way
+    assert store.prune(1005.0, 100.0) == 0
+    store.lookup([replace(SPEC, symbol="f0")], wall=2000.0)
+    rounds = []
+    while rows := store.prune(2000.0, 995.0):
+        rounds.append(rows)
+    assert rounds == [6, 4]  # five builds, and five modules but the one that was used
+    counts = store.counts()
+    assert (counts["builds"], counts["attempts"], counts["action_cache"]) == (6, 1, 6)
+    assert len(store.lookup([replace(SPEC, symbol="f0")], wall=2000.0)) == 1
+    assert store.lookup([replace(SPEC, symbol="f1")], wall=2000.0) == []
     store.close()

@@ -42,6 +42,7 @@ RULES: dict[str, Rule] = {
     "AgentService/Synchronise": Rule(Verb.AGENT, logged=True),
     "BlobService/FindMissing": Rule(Verb.BLOBS),
     "BlobService/Read": Rule(Verb.BLOBS),
+    "BlobService/Usage": Rule(Verb.SEE),
     "BlobService/Write": Rule(Verb.BLOBS),
     "BuildService/Build": Rule(Verb.BUILD, logged=True),
     "DeviceService/ListAgents": Rule(Verb.SEE, selector="selector"),

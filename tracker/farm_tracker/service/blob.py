@@ -16,7 +16,8 @@ from farm.errors import InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm.rpc.blobs import in_thread
 from farm.rpc.chunks import read_message, written
-from farm_tracker.cas import BlobWriter, checked_digest
+from farm_tracker.blob_writer import BlobWriter
+from farm_tracker.cas import checked_digest
 from farm_tracker.service.convert import check_count
 from farm_tracker.service.streams import errors_to_status
 
@@ -73,6 +74,23 @@ class BlobService:
             async for chunk in self._blobs.read(digest_from_proto(request.digest)):
                 yield read_message(chunk)
 
+    async def Usage(
+        self, request: blob_pb2.UsageRequest, context: Context
+    ) -> blob_pb2.UsageResponse:
+        """Return how full the store is."""
+        async with errors_to_status(context):
+            usage = await asyncio.to_thread(self._blobs.usage)
+            return blob_pb2.UsageResponse(
+                blobs=usage.blobs,
+                used_bytes=usage.used_bytes,
+                claimed_bytes=usage.claimed_bytes,
+                limit_bytes=usage.limit_bytes,
+                pinned_bytes=usage.pinned_bytes,
+                evicted_blobs=usage.evicted.blobs,
+                evicted_bytes=usage.evicted.size_bytes,
+            )
+        raise AssertionError("unreachable")
+
     async def _store(self, digest: Digest, data: Content, rest: AsyncIterator[bytes]) -> None:
         def take(message: bytes) -> None:
             fields, chunk = written(message)
@@ -106,6 +124,11 @@ def add_blob_service(service: BlobService, server: grpc.aio.Server) -> None:
         ),
         "Read": grpc.unary_stream_rpc_method_handler(
             service.Read, request_deserializer=blob_pb2.ReadRequest.FromString
+        ),
+        "Usage": grpc.unary_unary_rpc_method_handler(
+            service.Usage,
+            request_deserializer=blob_pb2.UsageRequest.FromString,
+            response_serializer=blob_pb2.UsageResponse.SerializeToString,
         ),
     }
     name = blob_pb2.DESCRIPTOR.services_by_name["BlobService"].full_name

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm.errors import InvalidInput, NotFound
+from farm_tracker.state.demand import demand_of
 from farm_tracker.state.model import Admin, Device, Use
 from farm_tracker.state.table import ADMIN, WISHES, Trigger, follow, told
 
@@ -33,7 +34,8 @@ def wish(draft: Draft, event: AdminSet) -> None:
     """Change what people want of every device that matches."""
     if event.admin not in WISHES:
         raise InvalidInput(f"admin: {event.admin} cannot be asked for; ask for DRAINING")
-    found = [it for it in draft.devices.values() if draft.fits(event.selector, it)]
+    demand = demand_of(event.selector)
+    found = [it for it in draft.devices.values() if draft.fits(demand, it)]
     if not found:
         raise NotFound(f"selector {str(event.selector)!r}: no device matches; see `farm devices`")
     for device in found:

@@ -16,7 +16,7 @@ from farm.errors import Fenced
 from farm_tracker.state import builds, jobs, leases
 from farm_tracker.state.commands import FenceAgent, Warn
 from farm_tracker.state.model import HELD, Agent, Device, Health, Lease, Observed, Use
-from farm_tracker.state.queue import same_labels
+from farm_tracker.state.queue import same_to_demands
 from farm_tracker.state.table import OBSERVED, Trigger, follow
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _report_device(draft: Draft, event: AgentReported, it: DeviceReport) -> None
         draft.devices[device_id] = reported
     _report_use(draft, reported, it)
     after = draft.devices[device_id]
-    if after.is_free and not (device.is_free and same_labels(device, after)):
+    if after.is_free and not (device.is_free and same_to_demands(device, after)):
         draft.freed[device_id] = None
 
 

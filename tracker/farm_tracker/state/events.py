@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from farm.core.ids import AgentId, AttemptId, Epoch, JobId, LeaseId
     from farm.target import Selector
     from farm_tracker.state.account import AccountLimits
+    from farm_tracker.state.demand import Variant
     from farm_tracker.state.model import Admin, Description, Health, Use
     from farm_tracker.state.work import Failure, Module, UnitId, UnitSpec
 
@@ -106,6 +107,7 @@ class LeaseRequested:
     holder: str
     account: str = DEFAULT_ACCOUNT
     priority: int = 0
+    variants: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class JobSubmitted:
     queue_limit_s: float = 86_400.0
     wait_for_device: bool = False
     cancel_when_unwatched: bool = False
+    variants: tuple[Variant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from farm_tracker.state import leases, scheduling
 from farm_tracker.state.backoff import delay_s
 from farm_tracker.state.builds import as_failure
 from farm_tracker.state.commands import JobAccepted, JobChanged
+from farm_tracker.state.demand import demand_of
 from farm_tracker.state.model import MAX_TERM_S, POISON_DEVICES, Device, Lease
 from farm_tracker.state.run import (
     LogPart,
@@ -71,7 +72,7 @@ def submit(draft: Draft, event: JobSubmitted) -> None:
     if draft.run_jobs.get(event.job_id) is not None:
         raise InvalidInput(f"job {event.job_id}: exists already; use a fresh id")
     if not event.wait_for_device:
-        leases.check_can_serve(draft, event.selector)
+        leases.check_can_serve(draft, demand_of(event.selector, event.variants))
     known_account = scheduling.account(draft, event.account)
     waiting = known_account.queued
     if waiting >= known_account.max_queued(draft.limits):
@@ -101,6 +102,7 @@ def start(draft: Draft, job: RunJob, device: Device) -> None:
         priority=job.priority,
         job_id=job.job_id,
         queued_at=job.queued_at,
+        variants=job.variants,
     )
     granted = leases.grant(draft, lease, device)
     draft.run_attempts[attempt_id] = RunAttempt(
@@ -231,6 +233,7 @@ def _new_job(draft: Draft, event: JobSubmitted) -> RunJob:
         infra_left=draft.limits.infra_budget,
         lost_left=draft.limits.lost_budget,
         unwatched_until=until if event.cancel_when_unwatched else None,
+        variants=event.variants,
     )
 
 

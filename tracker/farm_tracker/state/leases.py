@@ -20,9 +20,11 @@ from farm.errors import (
     Fenced,
     InvalidInput,
     NobodyCanServe,
+    NoVariant,
 )
 from farm_tracker.state import scheduling
 from farm_tracker.state.commands import EndSession, GrantLease, RefuseLease
+from farm_tracker.state.demand import demand_of, families_of
 from farm_tracker.state.model import Admin, Device, Lease, LeaseState, Use
 from farm_tracker.state.table import LEASE, USE, Trigger, follow, told
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from farm.core.ids import LeaseId
     from farm.errors import FarmError
     from farm.target import Selector
+    from farm_tracker.state.demand import Demand
     from farm_tracker.state.events import (
         LeaseReleased,
         LeaseRenewed,
@@ -45,7 +48,7 @@ def request(draft: Draft, event: LeaseRequested) -> None:
     """Queue a request, to be granted at the end of the step if a device is free, or refuse it at once."""
     if draft.leases.get(event.lease_id) is not None:
         raise InvalidInput(f"lease {event.lease_id}: exists already; use a fresh id")
-    check_can_serve(draft, event.selector)
+    check_can_serve(draft, demand_of(event.selector, event.variants))
     lease = Lease(
         lease_id=event.lease_id,
         selector=event.selector,
@@ -56,6 +59,7 @@ def request(draft: Draft, event: LeaseRequested) -> None:
         account=event.account,
         priority=event.priority,
         queued_at=draft.now,
+        variants=event.variants,
     )
     if event.wait_s <= 0 and scheduling.free_device(draft, lease) is None:
         raise _busy(draft, lease)
@@ -63,15 +67,15 @@ def request(draft: Draft, event: LeaseRequested) -> None:
     scheduling.join(draft, lease)
 
 
-def check_can_serve(draft: Draft, selector: Selector) -> None:
-    """Raise NobodyCanServe if no device that people have not retired matches."""
-    for device_id in draft.base.matching.of(selector):
+def check_can_serve(draft: Draft, demand: Demand) -> None:
+    """Raise NobodyCanServe if no device that people have not retired matches, NoVariant if none of these runs it."""
+    for device_id in draft.base.matching.of(demand):
         device = draft.devices[device_id]
-        if device.admin is not Admin.RETIRED and draft.fits(selector, device):
+        if device.admin is not Admin.RETIRED and draft.fits(demand, device):
             return
     known = [it for it in draft.devices.values() if it.admin is not Admin.RETIRED]
-    if not any(draft.fits(selector, it) for it in known):
-        raise nobody(selector, known)
+    if not any(draft.fits(demand, it) for it in known):
+        raise nobody(demand, known)
 
 
 def renew(draft: Draft, event: LeaseRenewed) -> None:
@@ -223,7 +227,7 @@ def _busy(draft: Draft, lease: Lease) -> DeviceBusy:
     limit = scheduling.limit_reached(draft, lease.account)
     if limit:
         return DeviceBusy(f"{limit}; wait, release one or ask for more (`farm account`)")
-    fitting = [it for it in draft.devices.values() if draft.fits(selector, it)]
+    fitting = [it for it in draft.devices.values() if draft.fits(lease.demand, it)]
     shown = ", ".join(f"{d.device_id} ({d.situation})" for d in fitting[:NEAREST])
     more = f" and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
     return DeviceBusy(
@@ -232,8 +236,12 @@ def _busy(draft: Draft, lease: Lease) -> DeviceBusy:
     )
 
 
-def nobody(selector: Selector, known: list[Device]) -> NobodyCanServe:
-    """Return the error that names the devices nearest to a selector that none matches."""
+def nobody(demand: Demand, known: list[Device]) -> NobodyCanServe | NoVariant:
+    """Return the error that names the devices nearest to a demand that none meets."""
+    selector = demand.selector
+    fitting = [it for it in known if selector.matches(it.labels)]
+    if fitting:
+        return _no_variant(demand, sorted(fitting, key=lambda it: it.device_id))
     if not known:
         return NobodyCanServe(
             f"selector {str(selector) or '(any device)'!r}: this farm has no device; start an agent"
@@ -244,6 +252,30 @@ def nobody(selector: Selector, known: list[Device]) -> NobodyCanServe:
         f"selector {str(selector)!r}: no device of this farm fits; nearest: {shown}; "
         "change the selector or add a device"
     )
+
+
+def _no_variant(demand: Demand, fitting: list[Device]) -> NoVariant:
+    has = ", ".join(dict.fromkeys(it.target for it in demand.variants))
+    needs = sorted(set().union(*(families_of(it.description.targets) for it in fitting)))
+    shown = "; ".join(_lacks(demand, it) for it in fitting[:NEAREST])
+    more = f"; and {len(fitting) - NEAREST} more" if len(fitting) > NEAREST else ""
+    where = f"selector {str(demand.selector)!r}: none" if demand.selector.terms else "none"
+    return NoVariant(
+        f"{where} of the {len(fitting)} devices that match runs what was built ({has}): {shown}{more}; build "
+        f"for a target of {', '.join(needs) or 'these devices'}, or choose other devices",
+        has=has,
+        needs=", ".join(needs),
+    )
+
+
+def _lacks(demand: Demand, device: Device) -> str:
+    """Return why a device runs none of the variants: what the nearest of its own family lacks, else what it runs."""
+    families = families_of(device.description.targets)
+    own = [it for it in demand.variants if it.family in families]
+    if not own:
+        return f"{device.device_id} runs {', '.join(sorted(families)) or 'nothing known here'}"
+    fewest = min((it.lacks(device.description) for it in own), key=len)
+    return f"{device.device_id} lacks {', '.join(fewest)}"
 
 
 def _misses(selector: Selector, device: Device) -> str:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
-from farm.target import Selector
+from farm_tracker.state.demand import demand_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
+    from farm.target import Selector
+    from farm_tracker.state.demand import Demand, Variant
 
 NO_EPOCH = 0
 STORY_LENGTH = 16
@@ -228,11 +230,17 @@ class Lease:
     job_id: JobId | None = None
     queued_at: float = 0.0
     granted_at: float = 0.0
+    variants: tuple[Variant, ...] = ()
 
     @property
     def key(self) -> str:
         """Its name in the queue."""
         return self.lease_id
+
+    @property
+    def demand(self) -> Demand:
+        """What it demands of a device."""
+        return demand_of(self.selector, self.variants)
 
     @property
     def is_queued(self) -> bool:

@@ -1,10 +1,10 @@
-"""The one queue of interactive leases and jobs, and which devices each selector matches.
+"""The one queue of interactive leases and jobs, and which devices each demand matches.
 
 Owns: two indices over the entities of a state. Does not own: who is next (`scheduling`).
 
-Invariant: `Queue` holds what is QUEUED and nothing else, oldest first within each (selector, priority, account), so
+Invariant: `Queue` holds what is QUEUED and nothing else, oldest first within each (demand, priority, account), so
 that finding who is next looks at the head of each such group and never at the rest. `Matching` always equals what
-`Selector.matches` says of the devices' labels.
+`Demand.matches` says of the devices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from farm.core.ids import DeviceId
-    from farm.target import Selector
+    from farm_tracker.state.demand import Demand
     from farm_tracker.state.model import Device, Lease
     from farm_tracker.state.run import RunJob
 
@@ -29,11 +29,11 @@ MAX_SELECTORS = 4096
 
 
 class Queue:
-    """What waits, by text of the selector, then by priority and account, oldest first."""
+    """What waits, by text of the demand, then by priority and account, oldest first."""
 
     def __init__(self) -> None:
         self.lines: dict[str, dict[Group, list[Entry]]] = {}
-        self.selectors: dict[str, Selector] = {}
+        self.demands: dict[str, Demand] = {}
         self._places: dict[str, tuple[str, Group, Entry]] = {}
 
     def __len__(self) -> int:
@@ -46,9 +46,10 @@ class Queue:
         """Let it wait, unless it does."""
         if entity.key in self._places:
             return
-        text, group = str(entity.selector), (-entity.priority, entity.account)
+        demand = entity.demand
+        text, group = demand.text, (-entity.priority, entity.account)
         entry = (entity.queued_at, entity.key)
-        self.selectors.setdefault(text, entity.selector)
+        self.demands.setdefault(text, demand)
         line = self.lines.setdefault(text, {}).setdefault(group, [])
         bisect.insort(line, entry)
         self._places[entity.key] = (text, group, entry)
@@ -66,7 +67,7 @@ class Queue:
             del groups[group]
         if not groups:
             del self.lines[text]
-            del self.selectors[text]
+            del self.demands[text]
 
     def entries(self) -> dict[str, Entry]:
         """Return everything that waits by key, for checks."""
@@ -74,39 +75,42 @@ class Queue:
 
 
 class Matching:
-    """Which devices match a selector; computed once for each selector and each change of a device's labels."""
+    """Which devices match a demand; computed once for each demand and each change of what a device is."""
 
     def __init__(self, devices: Mapping[DeviceId, Device]) -> None:
         self._devices = devices
-        self._known: dict[str, tuple[Selector, dict[DeviceId, None]]] = {}
+        self._known: dict[str, tuple[Demand, dict[DeviceId, None]]] = {}
 
-    def of(self, selector: Selector, text: str = "") -> Mapping[DeviceId, None]:
-        """Return the ids of all devices whose labels match; `text` is the selector's, if the caller has it."""
-        text = text or str(selector)
-        known = self._known.get(text)
+    def of(self, demand: Demand) -> Mapping[DeviceId, None]:
+        """Return the ids of all devices that match."""
+        known = self._known.get(demand.text)
         if known is None:
             if len(self._known) >= MAX_SELECTORS:
                 self._known.clear()
-            found = {it: None for it, d in self._devices.items() if selector.matches(d.labels)}
-            known = self._known[text] = (selector, found)
+            found = {it: None for it, device in self._devices.items() if demand.matches(device)}
+            known = self._known[demand.text] = (demand, found)
         return known[1]
 
     def update(self, device_id: DeviceId, device: Device | None) -> None:
-        """Take over a device that is new, gone, or has other labels."""
-        labels = device.labels if device is not None else None
-        for selector, found in self._known.values():
-            if labels is not None and selector.matches(labels):
+        """Take over a device that is new, gone, or is another than before."""
+        labels = device.labels if device is not None else {}
+        for demand, found in self._known.values():
+            if (
+                device is not None
+                and demand.selector.matches(labels)
+                and demand.can_run(device.description)
+            ):
                 found.setdefault(device_id, None)
             else:
                 found.pop(device_id, None)
 
-    def known(self) -> Mapping[str, tuple[Selector, dict[DeviceId, None]]]:
+    def known(self) -> Mapping[str, tuple[Demand, dict[DeviceId, None]]]:
         """Return everything that was computed, for checks."""
         return self._known
 
 
-def same_labels(one: Device, other: Device) -> bool:
-    """Tell whether no selector can tell two values of one device apart."""
+def same_to_demands(one: Device, other: Device) -> bool:
+    """Tell whether no demand can tell two values of one device apart."""
     return one.agent_id == other.agent_id and (
-        one.description is other.description or one.description.labels == other.description.labels
+        one.description is other.description or one.description == other.description
     )

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
+from farm_tracker.state.demand import demand_of
+
 if TYPE_CHECKING:
     from farm.core.digest import Digest
     from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
     from farm.target import Selector
+    from farm_tracker.state.demand import Demand, Variant
     from farm_tracker.state.work import Failure
 
 
@@ -71,15 +74,6 @@ class LogPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to run what a job wants: a device that runs targets of the family and provides all that is required."""
-
-    target: str
-    family: str
-    requires: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RunJob:
     """One request to run something once. Points in time are on the tracker's clock.
 
@@ -124,6 +118,11 @@ class RunJob:
     def key(self) -> str:
         """Its name in the queue."""
         return self.job_id
+
+    @property
+    def demand(self) -> Demand:
+        """What it demands of a device."""
+        return demand_of(self.selector, self.variants)
 
     @property
     def is_queued(self) -> bool:

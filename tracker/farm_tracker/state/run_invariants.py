@@ -108,12 +108,12 @@ def offers(state: State) -> Iterator[str]:
         if known is not None and _may_be_passed_over(known, state.limits):
             continue
         for device_id in state.free_devices:
-            if entity.selector.matches(state.devices[device_id].labels):
+            if entity.demand.matches(state.devices[device_id]):
                 yield f"{key}: QUEUED while {device_id} is free"
-    for selector, found in state.matching.known().values():
-        matching = {k for k, it in state.devices.items() if selector.matches(it.labels)}
+    for demand, found in state.matching.known().values():
+        matching = {k for k, it in state.devices.items() if demand.matches(it)}
         if matching != set(found):
-            yield f"selector {selector}: matches {sorted(matching)}, index has {sorted(found)}"
+            yield f"{demand}: matches {sorted(matching)}, index has {sorted(found)}"
 
 
 def _may_be_passed_over(account: Account, limits: Limits) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm_tracker.state.account import Account
-from farm_tracker.state.queue import same_labels
+from farm_tracker.state.queue import same_to_demands
 from farm_tracker.state.run import RunJob
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
     shunned = entity.shunned if isinstance(entity, RunJob) else ()
     second: Device | None = None
     for device in _free(draft, entity):
-        if draft.fits(entity.selector, device):
+        if draft.fits(entity.demand, device):
             if device.device_id not in shunned:
                 return device
             second = second or device
@@ -126,7 +126,7 @@ def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
 
 def _free(draft: Draft, entity: Lease | RunJob) -> Iterator[Device]:
     """Yield free devices that may fit, from the shorter list of the two."""
-    matching = draft.base.matching.of(entity.selector)
+    matching = draft.base.matching.of(entity.demand)
     if len(draft.base.free_devices) <= len(matching):
         yield from draft.free_devices()
         return
@@ -140,18 +140,18 @@ def _heads(draft: Draft, device: Device) -> Iterator[Lease | RunJob]:
     """Yield the first of each group that the device fits, then everything that joined in this step."""
     queue, matching = draft.base.queue, draft.base.matching
     known = draft.base.devices.get(device.device_id)
-    is_known = known is device or (known is not None and same_labels(known, device))
+    is_known = known is device or (known is not None and same_to_demands(known, device))
     for text, groups in queue.lines.items():
-        selector = queue.selectors[text]
-        if is_known and device.device_id not in matching.of(selector, text):
+        demand = queue.demands[text]
+        if is_known and device.device_id not in matching.of(demand):
             continue
-        if not is_known and not selector.matches(device.labels):
+        if not is_known and not demand.matches(device):
             continue
         for line in groups.values():
             yield from _first(draft, line, device)
     for key in draft.joined:
         joined = draft.waiting(key)
-        if joined is not None and draft.fits(joined.selector, device, known):
+        if joined is not None and draft.fits(joined.demand, device, known):
             yield joined
 
 

@@ -19,7 +19,7 @@ from farm_tracker.state.account import Account
 from farm_tracker.state.deadlines import deadline_of
 from farm_tracker.state.model import Agent, Device, Lease, Limits
 from farm_tracker.state.notes import Note
-from farm_tracker.state.queue import Matching, Queue, same_labels
+from farm_tracker.state.queue import Matching, Queue, same_to_demands
 from farm_tracker.state.run import RunAttempt, RunJob
 from farm_tracker.state.work import Attempt, BuildJob, BuildUnit, UnitState
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from farm.core.ids import AgentId, AttemptId, DeviceId
-    from farm.target import Selector
     from farm_tracker.state.commands import Command
     from farm_tracker.state.deadlines import Entity
+    from farm_tracker.state.demand import Demand
     from farm_tracker.state.table import Trigger
     from farm_tracker.state.work import CacheEntry, UnitId, UnitSpec
 
@@ -116,7 +116,7 @@ class State:
         for device_id in _put(self.devices, changes.devices):
             device = self.devices.get(device_id)
             former = before[device_id]
-            if former is None or device is None or not same_labels(former, device):
+            if former is None or device is None or not same_to_demands(former, device):
                 self.matching.update(device_id, device)
             _keep(self.free_devices, device_id, device is not None and device.is_free)
             self._arm("devices", device_id, device)
@@ -257,15 +257,15 @@ class Draft:
         lease = self.leases.get(LeaseId(key))
         return lease if lease is not None and lease.is_queued else None
 
-    def fits(self, selector: Selector, device: Device, known: Device | None = None) -> bool:
-        """Tell whether a device matches, without looking at its labels unless they are new.
+    def fits(self, demand: Demand, device: Device, known: Device | None = None) -> bool:
+        """Tell whether a device matches, without looking at it unless it is another than before the step.
 
         `known` is the device as it was before the step, if the caller has looked it up.
         """
         known = known or self.base.devices.get(device.device_id)
-        if known is None or not (known is device or same_labels(known, device)):
-            return selector.matches(device.labels)
-        return device.device_id in self.base.matching.of(selector)
+        if known is None or not (known is device or same_to_demands(known, device)):
+            return demand.matches(device)
+        return device.device_id in self.base.matching.of(demand)
 
     def job_of_client(self, account: str, client_key: str) -> RunJob | None:
         """Return the job that a client submitted under this key."""

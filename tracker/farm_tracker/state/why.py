@@ -65,11 +65,11 @@ def explain(state: State, job: RunJob, now: float) -> Explanation:
 def position(state: State, job: RunJob, now: float) -> int:
     """Return the place of a queued job among all that wait for one of the devices that it matches."""
     draft = Draft(state, now)
-    mine = state.matching.of(job.selector)
+    mine = state.matching.of(job.demand)
     share = _share(draft, job.account)
     ahead = 0
     for text, groups in state.queue.lines.items():
-        if text != str(job.selector) and not _share_a_device(state, text, mine):
+        if text != job.demand.text and not _share_a_device(state, text, mine):
             continue
         for (priority, name), line in groups.items():
             ahead += _ahead(job, (priority, name), line, _share(draft, name) < share)
@@ -88,12 +88,12 @@ def _running(state: State, job: RunJob, now: float) -> Explanation:
 
 
 def _waiting(state: State, job: RunJob, now: float) -> Explanation:
-    found = [state.devices[it] for it in state.matching.of(job.selector)]
+    found = [state.devices[it] for it in state.matching.of(job.demand)]
     fitting = [it for it in found if it.admin is not Admin.RETIRED]
     place = position(state, job, now)
     if not fitting:
         known = [it for it in state.devices.values() if it.admin is not Admin.RETIRED]
-        return Explanation(f"waits for a device: {nobody(job.selector, known).message}", place)
+        return Explanation(f"waits for a device: {nobody(job.demand, known).message}", place)
     devices = {it.device_id: _situation(state, it, now) for it in fitting[:DEVICES_SHOWN]}
     able = [it for it in fitting if it.is_healthy]
     ahead = f"{place - 1} ahead of it" if place > 1 else "it is next"
@@ -156,7 +156,7 @@ def _share(draft: Draft, name: str) -> float:
 
 
 def _share_a_device(state: State, text: str, mine: Mapping[DeviceId, None]) -> bool:
-    theirs = state.matching.of(state.queue.selectors[text])
+    theirs = state.matching.of(state.queue.demands[text])
     few, many = sorted((mine, theirs), key=len)
     return any(it in many for it in few)
 

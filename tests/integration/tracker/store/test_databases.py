@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from farm_tracker import adopting
 from farm_tracker.state.account import Account, AccountLimits
+from farm_tracker.state.demand import Variant
 from farm_tracker.state.model import (
     Admin,
     Agent,
@@ -24,7 +25,6 @@ from farm_tracker.state.run import (
     RunAttemptState,
     RunJob,
     RunState,
-    Variant,
     Verdict,
 )
 from farm_tracker.state.state import Changes, State

@@ -90,9 +90,11 @@ class World:
         use: Use = Use.IDLE,
         epoch: int = 0,
         health: Health = Health.GOOD,
+        targets: tuple[str, ...] = ("t",),
+        provides: tuple[str, ...] = (),
         **labels: str,
     ) -> DeviceReport:
-        about = Description(DeviceId(device_id), ("t",), labels, TimingClass.NATIVE, ())
+        about = Description(DeviceId(device_id), targets, labels, TimingClass.NATIVE, provides)
         return DeviceReport(about, use, Epoch(epoch), health, "")
 
     def request(

@@ -14,6 +14,7 @@ from farm_tracker.state.commands import (
     PushDesired,
     UnitChanged,
 )
+from farm_tracker.state.demand import Variant
 from farm_tracker.state.events import (
     AccountLimited,
     AdminSet,
@@ -47,6 +48,14 @@ AGENTS = ("a", "b", "c")
 DEVICES = {"a": ("d0", "d1"), "b": ("d2",), "c": ("d0",)}
 FAMILIES = {"a": ("x",), "b": ("x", "y"), "c": ("y",)}
 SELECTORS = ("", "agent_id=a", "agent_id!=a", "device_id=d0", "slow=1")
+RUNS = {
+    "d0": ("ea",),
+    "d1": ("llvm -mtriple=x86_64-linux-gnu",),
+    "d2": ("llvm -mtriple=x86_64-linux-gnu", "ea"),
+}
+X86 = Variant("x", "llvm/x86_64", ())
+EA = Variant("e", "ea", ())
+BIG = Variant("b", "llvm/x86_64", ("size:big",))
 TERMINAL = ("RELEASED", "EXPIRED", "REVOKED", "LOST")
 
 
@@ -108,6 +117,7 @@ class History(RuleBasedStateMachine):
     def observe(self, command):
         match command:
             case GrantLease(lease, device):
+                assert lease.demand.can_run(device.description), "a device that cannot run it"
                 assert lease.epoch > self.epochs.get(device.device_id, 0), "an epoch came twice"
                 assert device.device_id not in self.live, "two holders of one device"
                 self.epochs[device.device_id] = lease.epoch
@@ -180,6 +190,7 @@ class History(RuleBasedStateMachine):
                 epoch = 0 if use is Use.IDLE or known is None else known.epoch
             if not (drop and device_id == "d1"):
                 label = {"slow": "1"} if device_id == "d2" else {}
+                label |= {"targets": RUNS[device_id]}
                 devices.append(self.world.device(device_id, use, epoch, health, **label))
         event = self.world.agent(
             agent,
@@ -260,8 +271,11 @@ class History(RuleBasedStateMachine):
         wait=st.booleans(),
         unwatched=st.booleans(),
         limit_s=st.sampled_from([5.0, 100.0]),
+        variants=st.sampled_from([(), (), (X86,), (X86, EA), (BIG,)]),
     )
-    def submit_job(self, selector, account, key, content, priority, wait, unwatched, limit_s):
+    def submit_job(
+        self, selector, account, key, content, priority, wait, unwatched, limit_s, variants
+    ):
         event = self.world.job(
             self.fresh("r"),
             selector,
@@ -272,6 +286,7 @@ class History(RuleBasedStateMachine):
             wait_for_device=wait,
             cancel_when_unwatched=unwatched,
             queue_limit_s=limit_s,
+            variants=variants,
         )
         self.happen(event)
 
