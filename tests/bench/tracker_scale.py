@@ -27,14 +27,13 @@ from pathlib import Path
 from support.figures import emit
 from support.simulated_agents import MODELS, LoadProcesses
 
-from farm.api.v1 import blob_pb2_grpc, job_pb2, job_pb2_grpc, tensor_pb2
+from farm.api.v1 import job_pb2, job_pb2_grpc, tensor_pb2
 from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
 from farm.client import Client
 from farm.core.clock import SystemClock
 from farm.core.digest import Digest
 from farm.rpc import aio_channel, digest_to_proto
-from farm.rpc.blobs import upload
-from farm.rpc.channels import channel
+from farm.rpc.blobs import BlobStub, upload
 from farm.testing.child import Child
 from farm.testing.ports import claim
 
@@ -140,9 +139,12 @@ def artifact_of(address: str) -> Digest:
         signature=Signature((ParamSpec("x", "float32", (16,), "input", 64),)),
         data=b"code",
     )
-    with channel(address) as opened:
-        data = assemble(module.target, [module]).to_bytes()
-        return upload(blob_pb2_grpc.BlobServiceStub(opened), data)
+
+    async def store() -> Digest:
+        async with aio_channel(address) as opened:
+            return await upload(BlobStub(opened), assemble(module.target, [module]).to_bytes())
+
+    return asyncio.run(store())
 
 
 async def submit(address: str, artifact: Digest, jobs: range) -> None:
