@@ -26,6 +26,7 @@ from farm.errors import (
     FarmError,
     Fenced,
     InfrastructureError,
+    InvalidInput,
 )
 from farm.rpc.blobs import BlobStub
 from farm_agents.builder import Builder
@@ -99,7 +100,7 @@ async def run_agent(
     Fenced
         A newer process has connected under the same agent id; do not start this one again.
     InvalidInput
-        The specification names an unknown driver or a malformed address.
+        The specification names an unknown driver, a malformed address, or a family that no compiler here knows.
     """
     await Agent(spec, clock or SystemClock(), new_id, on_connected).run(stop)
 
@@ -300,6 +301,8 @@ class Agent:
         try:
             self._toolchains = await find_toolchains(self._spec.builds)
             self._stream.send_soon()
+        except InvalidInput as error:  # waiting mends nothing: whoever started it has to know
+            self._end(error)
         except (InfrastructureError, OSError) as error:
             _LOG.warning("%s", error)
 

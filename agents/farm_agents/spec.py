@@ -2,7 +2,7 @@
 
 Owns: `AgentSpec` and `DeviceSpec`, their checks and their JSON form. Does not own: what drivers do with them.
 
-Invariant: a value that exists has well-formed, unique device ids.
+Invariant: a value that exists has well-formed, unique device ids, families that there can be, and something to do.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from farm.core.digest import canonical_json
 from farm.core.ids import NAME, AgentId, DeviceId
 from farm.errors import InvalidInput
+from farm.target import Target
 from farm_agents.sandbox.mode import Mode
 
-_FAMILY = re.compile(r"[a-z][a-z0-9]{0,30}(/[A-Za-z0-9_.]{1,62})?")
 _DEVICE = re.compile(
     r"(?P<driver>[a-z][a-z0-9-]{0,30})(?::(?P<argument>[A-Za-z0-9._/-]{1,128}))?(?:@(?P<id>.+))?"
 )
@@ -71,14 +71,15 @@ class AgentSpec:
     def __post_init__(self) -> None:
         check_id("agent", self.agent_id)
         for family in self.builds:
-            if not _FAMILY.fullmatch(family):
-                raise InvalidInput(
-                    f"agent {self.agent_id}: malformed family ({family[:80]!r}); "
-                    "use one such as llvm/aarch64 or ea"
-                )
+            Target.of_family(family)
         if not 0 <= self.slots <= MAX_SLOTS:
             raise InvalidInput(
                 f"agent {self.agent_id}: impossible slots ({self.slots}); use 0 to {MAX_SLOTS}"
+            )
+        if not self.devices and not self.builds:
+            raise InvalidInput(
+                f"agent {self.agent_id}: neither builds nor devices; name families that it builds "
+                "(such as llvm/aarch64) or devices that it owns (such as cpu), or both"
             )
         names = [device.device_id for device in self.devices]
         for name in names:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from farm.errors import InfrastructureError
+from farm.errors import InfrastructureError, InvalidInput
 from farm_agents.tasks import finish
 
 LIMIT_S = 60.0
@@ -24,6 +24,8 @@ async def find_toolchains(families: Sequence[str]) -> dict[str, str]:
 
     Raises
     ------
+    InvalidInput
+        No compiler knows one of them.
     InfrastructureError
         The process failed, or did not answer in time.
     """
@@ -52,8 +54,15 @@ async def find_toolchains(families: Sequence[str]) -> dict[str, str]:
 def _checked(output: bytes, families: Sequence[str]) -> dict[str, str]:
     try:
         value = json.loads(output)
-        return {family: str(value[family])[:MAX_NAME] for family in families if family in value}
+        found = {family: value[family] for family in families if family in value}
     except (ValueError, TypeError) as error:
         raise InfrastructureError(
             f"toolchains: not told ({output[:80]!r}); reinstall the agent"
         ) from error
+    unknown = [family for family, name in found.items() if name is None]
+    if unknown:
+        raise InvalidInput(
+            f"builds: unknown family ({', '.join(unknown)}): no compiler here knows its architecture; "
+            "name it as LLVM does"
+        )
+    return {family: str(name)[:MAX_NAME] for family, name in found.items()}

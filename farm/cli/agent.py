@@ -13,6 +13,7 @@ from farm.cli.files import writable_folder
 from farm.cli.output import Output, output_option
 from farm.core.ids import NAME
 from farm.errors import InvalidInput
+from farm.target import Target
 
 MODULE = "farm_agents"
 
@@ -93,6 +94,13 @@ def command(
         raise InvalidInput(
             f"agent id: malformed ({agent_id[:80]!r}); use lower-case letters, digits, dots, dashes and underscores"
         )
+    if not builds and not devices:
+        raise InvalidInput(
+            "agent: neither --builds nor --device; name families that it builds (such as llvm/aarch64) or "
+            "devices that it owns (such as cpu), or both"
+        )
+    for family in ",".join(builds).split(",") if builds else ():
+        Target.of_family(family)
     from farm.cli.up import default_data_dir
 
     folder = writable_folder(work_dir or default_data_dir() / "agents" / agent_id)

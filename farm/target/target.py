@@ -103,11 +103,22 @@ class Target:
         Raises
         ------
         InvalidTarget
-            There is no such kind of target.
+            It is no family; the message lists those of known boards, this machine and accelerators. Whether LLVM knows
+            an architecture, only a compiler can tell.
         """
         kind, _, arch = family.partition("/")
         system = "unknown-unknown" if arch.startswith("wasm") else "linux-gnu"
-        return Target.parse(f"{kind} -mtriple={arch}-{system}" if arch else kind)
+        try:
+            target = Target.parse(f"{kind} -mtriple={arch}-{system}" if arch else kind)
+        except InvalidTarget:
+            target = None
+        if target is None or target.family != family:
+            known = {Target.parse(text).family for text in (*KINDS, *TAGS)}
+            raise InvalidTarget(
+                f"builds: unknown family ({family[:80]!r}); known are {', '.join(sorted(known))}, and llvm/ARCH of "
+                "any other architecture of LLVM"
+            )
+        return target
 
     def __str__(self) -> str:
         """Return the canonical text."""

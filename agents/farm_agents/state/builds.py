@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from farm.core.ids import AttemptId
 from farm.errors import InfrastructureError, TimeLimit
-from farm_agents.state.devices import InvalidTransition
+from farm_agents.state.devices import AgentDefect
 from farm_agents.state.messages import BuildEnded, BuildMoved, Command, KillBuild, StartBuild
 from farm_agents.state.model import (
     ACTIVE_PHASES,
@@ -109,8 +109,8 @@ def _verdict(build: Build) -> Failed:
     )
 
 
-def _invalid(build: Build, what: str) -> InvalidTransition:
-    return InvalidTransition(
+def _invalid(build: Build, what: str) -> AgentDefect:
+    return AgentDefect(
         f"build {build.order.attempt_id}: {what} in phase {build.phase.value}; "
         f"this is a defect of the agent"
     )

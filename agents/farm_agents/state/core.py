@@ -15,7 +15,7 @@ from dataclasses import replace
 from farm.core.ids import DeviceId
 from farm_agents.state import builds as build_rules
 from farm_agents.state import runs as run_rules
-from farm_agents.state.devices import Facts, InvalidTransition, Trigger, change
+from farm_agents.state.devices import AgentDefect, Facts, Trigger, change
 from farm_agents.state.messages import (
     BuildEnded,
     BuildMoved,
@@ -51,7 +51,7 @@ def step(state: State, event: Event, now: float) -> tuple[State, tuple[Command, 
 
     Raises
     ------
-    InvalidTransition
+    AgentDefect
         The shell answered what it was not asked: a defect of the agent.
     """
     after, commands = _take(state, event, now)
@@ -132,7 +132,7 @@ def _see(state: State, event: HealthSeen) -> State:
 def _put_build(state: State, event: BuildMoved | BuildEnded, now: float) -> State:
     build = state.builds.get(event.attempt_id)
     if build is None:
-        raise InvalidTransition(
+        raise AgentDefect(
             f"build {event.attempt_id}: an answer for an unknown attempt; defect of the agent"
         )
     builds = dict(state.builds)
@@ -150,7 +150,7 @@ def _put_run(
 ) -> tuple[State, tuple[Command, ...]]:
     run = state.runs.get(event.attempt_id)
     if run is None:
-        raise InvalidTransition(
+        raise AgentDefect(
             f"run {event.attempt_id}: an answer for an unknown attempt; defect of the agent"
         )
     commands: tuple[Command, ...] = ()

@@ -19,7 +19,7 @@ from farm_agents.state.messages import Check, Clean, Command, Prepare
 from farm_agents.state.model import CLEAN_LIMIT_S, PREPARE_LIMIT_S, Device, Grant, Health, Use
 
 
-class InvalidTransition(RuntimeError):
+class AgentDefect(RuntimeError):
     """The shell answered what it was not asked; this is a defect of the agent. The message tells the story."""
 
 
@@ -52,13 +52,13 @@ def change(device: Device, trigger: Trigger, facts: Facts) -> tuple[Device, tupl
 
     Raises
     ------
-    InvalidTransition
+    AgentDefect
         The table has no rule for the device's use and this trigger.
     """
     rule = TABLE.get((device.use, trigger))
     if rule is None:
         story = "; ".join(device.story) or "nothing happened before"
-        raise InvalidTransition(
+        raise AgentDefect(
             f"device {device.device_id}: no transition from {device.use.value}({device.epoch}) on "
             f"{trigger.value}; story: {story}"
         )
@@ -130,7 +130,7 @@ def _keep(device: Device, facts: Facts) -> tuple[Device, tuple[Command, ...]]:
 
 def _grant(facts: Facts) -> Grant:
     if facts.grant is None:
-        raise InvalidTransition("device: a trigger that needs a grant came without one; pass it")
+        raise AgentDefect("device: a trigger that needs a grant came without one; pass it")
     return facts.grant
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from farm.core.ids import AttemptId, DeviceId
 from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError, TimeLimit
-from farm_agents.state.devices import InvalidTransition
+from farm_agents.state.devices import AgentDefect
 from farm_agents.state.messages import Command, DropRun, KillRun, RunEnded, RunLogged, StartRun
 from farm_agents.state.model import (
     KILL_LIMIT_S,
@@ -77,12 +77,12 @@ def change_run(run: Run, trigger: RunTrigger, facts: RunFacts) -> tuple[Run, tup
 
     Raises
     ------
-    InvalidTransition
+    AgentDefect
         The table has no rule for the attempt's phase and this trigger.
     """
     rule = RUN_TABLE.get((run.phase, trigger))
     if rule is None:
-        raise InvalidTransition(
+        raise AgentDefect(
             f"run {run.order.attempt_id}: no transition from {run.phase.value}({run.order.epoch}) "
             f"on {trigger.value}; this is a defect of the agent"
         )
@@ -92,7 +92,7 @@ def change_run(run: Run, trigger: RunTrigger, facts: RunFacts) -> tuple[Run, tup
 def log(run: Run, event: RunLogged) -> Run:
     """Return the attempt with the chunks of its log that are in the store."""
     if run.phase in (RunPhase.WAITING, RunPhase.FINISHED):
-        raise InvalidTransition(
+        raise AgentDefect(
             f"run {run.order.attempt_id}: printed in phase {run.phase.value}; defect of the agent"
         )
     return replace(run, log=event.chunks, log_is_cut=event.is_cut)
@@ -214,7 +214,7 @@ def _start(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
 def _move(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
     if facts.phase is None or facts.phase not in _MOVES[run.phase]:
         wrong = facts.phase.value if facts.phase else "nowhere"
-        raise InvalidTransition(
+        raise AgentDefect(
             f"run {run.order.attempt_id}: moved from {run.phase.value} to {wrong}; defect of the agent"
         )
     limits = {
@@ -268,7 +268,7 @@ def _refuse(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
 
 def _end(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
     if facts.ended is None:
-        raise InvalidTransition(
+        raise AgentDefect(
             f"run {run.order.attempt_id}: ended without an outcome; defect of the agent"
         )
     told = facts.ended

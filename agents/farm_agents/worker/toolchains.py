@@ -2,7 +2,8 @@
 
 Owns: asking the code generators, as one JSON object on standard output. Does not own: who wants to know.
 
-Invariant: a family that nothing here builds is left out.
+Invariant: a family that can be built has a name; one that no compiler knows has null; one that cannot be built now is
+left out.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import json
 import sys
 from collections.abc import Iterable
 
-from farm.codegen import toolchain_of
-from farm.errors import FarmError
+from farm.codegen import compile_function, toolchain_of
+from farm.errors import FarmError, InvalidTarget
 from farm.target import Target
+from farm_agents.worker.small import small_function
 
 
-def toolchains(families: Iterable[str]) -> dict[str, str]:
+def toolchains(families: Iterable[str]) -> dict[str, str | None]:
     """Return name and version of the compiler for each family, such as ``llvm/aarch64``."""
-    found = {}
+    found: dict[str, str | None] = {}
     for family in families:
         try:
-            found[family] = toolchain_of(Target.of_family(family))
+            target = Target.of_family(family)
+            compile_function(small_function(), "device", target)  # the only question that tells
+            found[family] = toolchain_of(target)
+        except InvalidTarget as error:
+            print(f"toolchain of {family}: {error.message}", file=sys.stderr)
+            found[family] = None
         except FarmError as error:  # its builds will say so too
             print(f"toolchain of {family}: {error.message}", file=sys.stderr)
     return found

@@ -23,7 +23,11 @@ def test_agent_reports_itself_and_its_devices(run_farm):
     async def story(tracker, spec):
         await tracker.device_is_good()
         state = tracker.states["a1"]
-        assert (state.agent_id, list(state.builds), state.build_slots) == ("a1", ["llvm/x"], 2)
+        assert (state.agent_id, list(state.builds), state.build_slots) == (
+            "a1",
+            ["llvm/riscv64"],
+            2,
+        )
         assert (state.hosted_by, state.version) == ("process", farm.__version__)
         assert state.instance_id.startswith("instance-")
         (device,) = state.devices
@@ -34,7 +38,7 @@ def test_agent_reports_itself_and_its_devices(run_farm):
         assert any(name.startswith("arch:") for name in device.description.provides)
         assert (device.use, device.epoch) == (device_pb2.USE_IDLE, 0)
 
-    run_farm(story, builds=("llvm/x",), slots=2)
+    run_farm(story, builds=("llvm/riscv64",), slots=2)
 
 
 def test_agent_that_loses_the_tracker_reconnects_and_keeps_the_session(run_farm, hostile):
@@ -103,7 +107,7 @@ def test_agent_that_is_fenced_ends(tmp_path, run_farm):
         second = AgentSpec(
             tracker=spec.tracker,
             agent_id="a2",
-            builds=(),
+            builds=("ea",),
             slots=0,
             devices=(),
             work_dir=tmp_path / "a2",

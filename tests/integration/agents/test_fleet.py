@@ -23,6 +23,7 @@ FILE = """
 [[agent]]
 name = "plain"
 count = 2
+builds = ["ea"]
 slots = 0
 
 [[agent]]

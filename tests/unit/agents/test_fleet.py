@@ -21,6 +21,7 @@ resources = { board = 1 }
 
 [[agent]]
 name = "bench"
+devices = ["cpu"]
 """
 
 
@@ -47,12 +48,13 @@ def test_fleet_file_gives_each_agent():
             '[[agent]]\nname = "a"\nfoo = 1',
             "agent 1: unknown key ('foo'); known keys are name, count,",
         ),
+        ('[[agent]]\nname = "a"', "agent 1: agent a: neither builds nor devices"),
         ('[[agent]]\nname = "A"', "agent 1: agent id: malformed ('A')"),
         ('[[agent]]\nname = "a"\ncount = 0', "agent 1: count: wrong value ('0'); write an integer"),
         ('[[agent]]\nname = "a"\ncount = true', "agent 1: count: wrong value ('True')"),
         ('[[agent]]\nname = "a"\nslots = 1000', "agent 1: slots: wrong value ('1000')"),
         ('[[agent]]\nname = "a"\nbuilds = "ea"', "agent 1: builds: wrong value ('ea')"),
-        ('[[agent]]\nname = "a"\nbuilds = ["x y"]', "malformed family ('x y')"),
+        ('[[agent]]\nname = "a"\nbuilds = ["x y"]', "agent 1: builds: unknown family ('x y')"),
         ('[[agent]]\nname = "a"\ndevices = [1]', "agent 1: devices: wrong value ('[1]')"),
         ('[[agent]]\nname = "a"\ndevices = ["C"]', "device: malformed ('C')"),
         ('[[agent]]\nname = "a"\nresources = 1', "agent 1: resources: wrong value ('1')"),
@@ -61,7 +63,10 @@ def test_fleet_file_gives_each_agent():
             "agent 1: resources.b: wrong value ('-1')",
         ),
         ('[[agent]]\nname = "a"\nresources = {CPU = 1}', "agent 1: resources.CPU: wrong value"),
-        ('[[agent]]\nname = "a"\n[[agent]]\nname = "a"', "agent a appears twice"),
+        (
+            '[[agent]]\nname = "a"\nbuilds = ["ea"]\n[[agent]]\nname = "a"\nbuilds = ["ea"]',
+            "agent a appears twice",
+        ),
         (
             '[[agent]]\nname = "a"\ndevices = ["cpu@d"]\n[[agent]]\nname = "b"\ndevices = ["ea@d"]',
             "device d appears twice",
@@ -71,7 +76,7 @@ def test_fleet_file_gives_each_agent():
             "agent 1: devices: a device id of its own with count = 2",
         ),
         (
-            '[[agent]]\nname = "a"\ncount = 900\n[[agent]]\nname = "b"\ncount = 900',
+            "".join(f'[[agent]]\nname = "{x}"\ncount = 900\nbuilds = ["ea"]\n' for x in "ab"),
             "too many agents",
         ),
     ],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from farm_agents.state import initial_state, next_deadline, step
-from farm_agents.state.devices import InvalidTransition
+from farm_agents.state.devices import AgentDefect
 from farm_agents.state.messages import (
     Clean,
     Cleaned,
@@ -269,13 +269,13 @@ def test_run_stopped_with_the_agent_is_killed_and_results_may_stay(running):
     ],
 )
 def test_run_answers_that_do_not_fit_are_defects(running, event):
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(AgentDefect):
         step(running, event, 5.0)
 
 
 def test_run_that_prints_after_its_end_is_a_defect(running):
     state, _ = play(running, (5.0, ended(1)))
-    with pytest.raises(InvalidTransition, match="printed in phase FINISHED"):
+    with pytest.raises(AgentDefect, match="printed in phase FINISHED"):
         step(state, RunLogged("job.1", (CHUNK,), False), 6.0)
 
 

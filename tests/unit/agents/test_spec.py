@@ -49,7 +49,15 @@ def test_spec_survives_json():
         ({"agent_id": "a/../b"}, "agent id: malformed"),
         ({"slots": 257}, "impossible slots"),
         ({"slots": -1}, "impossible slots"),
-        ({"builds": ("llvm/x86 64",)}, "malformed family"),
+        (
+            {"builds": ("llvm/x86 64",)},
+            r"unknown family \('llvm/x86 64'\); known are ea, llvm/aarch64,",
+        ),
+        ({"builds": ("nope",)}, r"unknown family \('nope'\); known are ea, llvm/aarch64,"),
+        ({"builds": ("ea/x",)}, "unknown family"),
+        ({"builds": ("llvm",)}, "unknown family"),
+        ({"builds": ("raspberrypi-4b",)}, "unknown family"),
+        ({"builds": (), "devices": ()}, "neither builds nor devices"),
         ({"devices": parse_devices(["cpu@d", "ea@d"], "a1")}, "two devices of one id"),
     ],
 )
@@ -65,6 +73,12 @@ def test_arguments_give_the_spec(tmp_path):
     )
     found = parse_arguments([*text.split(), str(tmp_path)])
     assert found == spec(work_dir=tmp_path)
+
+
+def test_main_with_a_family_that_no_compiler_knows_ends_with_exit_code_2(tmp_path, capsys):
+    where = ["--tracker", "127.0.0.1:1", "--agent-id", "a1", "--work-dir", str(tmp_path)]
+    assert main([*where, "--builds", "ea,llvm/nope"]) == 2
+    assert "unknown family (llvm/nope): no compiler here knows" in capsys.readouterr().err
 
 
 def test_main_refuses_a_malformed_agent_with_exit_code_2(tmp_path, capsys):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from farm_agents.state import initial_state, next_deadline, step
-from farm_agents.state.devices import TABLE, Facts, InvalidTransition, Trigger, change
+from farm_agents.state.devices import TABLE, AgentDefect, Facts, Trigger, change
 from farm_agents.state.messages import (
     BuildEnded,
     BuildMoved,
@@ -172,7 +172,7 @@ def test_answer_of_an_earlier_lease_changes_nothing():
 def test_invalid_transition_tells_the_story():
     state, _ = play(fresh(), (0.0, Desired((grant(1),), ())), (1.0, Prepared("d", 1)))
     with pytest.raises(
-        InvalidTransition,
+        AgentDefect,
         match=r"no transition from LEASED\(1\) on CLEANED; story: 0.000 GRANTED: IDLE\(0\) -> "
         r"PREPARING\(1\); 1.000 PREPARED",
     ):
@@ -246,7 +246,7 @@ def test_build_that_is_wanted_again_while_it_dies_starts_afresh():
 )
 def test_build_answers_that_do_not_fit_are_defects(event):
     state, _ = play(fresh(), (0.0, Desired((), (order("a"),))))
-    with pytest.raises(InvalidTransition):
+    with pytest.raises(AgentDefect):
         step(state, event, 1.0)
 
 

@@ -52,7 +52,7 @@ def test_agent_without_a_work_dir_gets_one_below_the_state_folder(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("FARM_TRACKER", "10.0.0.1:7460")
     with pytest.raises(Became):
-        cli("agent", "--agent-id", "shelf-1")
+        cli("agent", "--agent-id", "shelf-1", "--device", "cpu")
     spec = parse_arguments(executed[0][1][3:])
     assert spec.tracker == "10.0.0.1:7460"
     assert spec.work_dir == tmp_path / "state" / "kernel-farm" / "agents" / "shelf-1"
@@ -64,8 +64,12 @@ def test_agent_without_a_work_dir_gets_one_below_the_state_folder(
     [
         ("--tracker", "10.0.0.1:7460"),
         ("--agent-id", "shelf-1"),
-        ("--tracker", "10.0.0.1:7460", "--agent-id", "../x"),
-        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--slots", "-1"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "../x", "--device", "cpu"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--slots", "-1", "--device", "cpu"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--builds", "nope"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--builds", "ea,llvm"),
+        ("--tracker", "10.0.0.1:7460", "--agent-id", "x", "--builds", "ea,"),
     ],
 )
 def test_agent_with_arguments_that_cannot_be_is_refused(cli, executed, arguments):
@@ -75,5 +79,5 @@ def test_agent_with_arguments_that_cannot_be_is_refused(cli, executed, arguments
 
 def test_agent_id_of_dots_is_refused(cli, executed, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert cli("agent", "--tracker", "10.0.0.1:7460", "--agent-id", "..").code == 2
+    assert cli("agent", "--tracker", "h:1", "--agent-id", "..", "--device", "cpu").code == 2
     assert executed == []

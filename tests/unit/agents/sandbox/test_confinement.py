@@ -79,7 +79,10 @@ def test_none_looks_for_nothing(make):
 
 
 def test_fleet_file_says_what_is_required(tmp_path):
-    text = '[[agent]]\nname = "a"\nsandbox = "required"\n[[agent]]\nname = "b"\n'
+    text = (
+        '[[agent]]\nname = "a"\nbuilds = ["ea"]\nsandbox = "required"\n'
+        '[[agent]]\nname = "b"\nbuilds = ["ea"]\n'
+    )
     fleet = Fleet.parse(text)
     assert [m.spec("127.0.0.1:1", tmp_path).sandbox for m in fleet.members] == [
         Mode.REQUIRED,
