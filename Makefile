@@ -15,6 +15,7 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 SEEDS ?= 1000
+PROGRAMS ?= 100000
 
 # The caller's Python settings must not reach into .venv.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -24,7 +25,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
@@ -100,6 +101,9 @@ proto: setup  ## Generate farm/api/v1 from protos/
 simulate: setup  ## Live through SEEDS simulated farms with faults (SEED=1 TRACE=1: the story of one)
 	@cd tests && PYTHONHASHSEED=0 ../.venv/bin/python -m simulation \
 	    $(if $(SEED),--seed $(SEED) $(if $(TRACE),--trace),--seeds $(SEEDS))
+
+fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRAMS random programs, and as many damaged ones
+	@cd tests && ../.venv/bin/python -m fuzz.ea_programs --programs $(PROGRAMS)
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure
 	@status=0; found=; \

@@ -7,6 +7,7 @@ Invariant: no file is read beyond its limit, and no ``.npy`` file is unpickled.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -45,6 +46,28 @@ def read_artifact(path: Path) -> bytes:
     return read_regular(path)
 
 
+def read_numbers(path: Path, max_bytes: int) -> npt.NDArray[Any]:
+    """Read a ``.npy`` file of numbers of any shape, in this machine's byte order.
+
+    Raises
+    ------
+    InvalidInput
+        The file is no regular file, no ``.npy`` file of numbers, too large, or ends early.
+    """
+    import numpy as np
+
+    from farm.core.files import regular_size
+
+    size_bytes = regular_size(path)
+    if size_bytes > max_bytes:
+        raise InvalidInput(f"{path}: too large ({size_bytes} bytes); use at most {max_bytes}")
+    with path.open("rb") as file:
+        shape, dtype = _header(file, path)
+        _check_content(file, path, math.prod(shape) * np.dtype(dtype).itemsize)
+        file.seek(0)
+        return np.ascontiguousarray(np.load(file, allow_pickle=False))
+
+
 def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
     """Read a ``.npy`` file that holds one parameter.
 
@@ -70,11 +93,7 @@ def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
                 has=f"{dtype}{list(shape)}",
                 needs=f"{spec.dtype}{list(spec.shape)}",
             )
-        content = path.stat().st_size - file.tell()
-        if content != spec.size_bytes:
-            raise InvalidInput(
-                f"{path}: damaged (it holds {content} bytes, its header says {spec.size_bytes}); save it again"
-            )
+        _check_content(file, path, spec.size_bytes)
         file.seek(0)
         return np.ascontiguousarray(np.load(file, allow_pickle=False)).reshape(shape)
 
@@ -88,6 +107,14 @@ def writable_folder(path: Path) -> Path:
             f"{path}: cannot be created ({error.strerror}); choose another folder"
         ) from error
     return path
+
+
+def _check_content(file: BinaryIO, path: Path, size_bytes: int) -> None:
+    content = path.stat().st_size - file.tell()
+    if content != size_bytes:
+        raise InvalidInput(
+            f"{path}: damaged (it holds {content} bytes, its header says {size_bytes}); save it again"
+        )
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], npt.DTypeLike]:

@@ -50,6 +50,7 @@ COMMANDS = {
     "token": "farm.cli.token",
     "account": "farm.cli.account",
     "connect": "farm.cli.token:connect",
+    "ea": "farm.cli.ea",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"
 EXIT_USAGE = 2

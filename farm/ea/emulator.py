@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,7 +25,7 @@ from farm.ea.config import MachineConfig
 from farm.ea.execute import Memory, Window, execute
 from farm.ea.faults import Fault, Finding, Problem
 from farm.ea.isa import Engine, Gemm, Halt, Instruction, Mark, Store, engine_of
-from farm.ea.program import Program
+from farm.ea.program import Arg, Program
 from farm.errors import InvalidArguments
 
 DEFAULT_FUEL = 1 << 32
@@ -109,9 +109,9 @@ class Machine:
         if program.config != self.config:
             what = f"the program is for {program.config.name} ({program.config.config_id})"
             self._stop(Problem(Fault.VERSION, what).at(program, 0))
-        windows = _windows(program, buffers)
+        windows = windows_of(program.args, stored_args(program), buffers)
         self._memory.forget()
-        run = _Run(program, self._memory, windows, fuel)
+        run = _Run(program, self._memory, [len(window) for window in windows], fuel, windows)
         try:
             if chaos_seed is None:
                 run.in_order()
@@ -135,13 +135,20 @@ class _Stopped(Exception):
 
 
 class _Run:
-    """The state of one run besides memory."""
+    """The state of one run besides memory; without windows, one that moves no data."""
 
-    def __init__(self, program: Program, memory: Memory, windows: list[Window], fuel: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        memory: Memory,
+        lengths: Sequence[int],
+        fuel: int,
+        windows: Sequence[Window] | None = None,
+    ) -> None:
         self._program = program
         self._memory = memory
         self._windows = windows
-        self._lengths = [len(window) for window in windows]
+        self._lengths = lengths
         self._fuel = fuel
         self._counts: Counter[int] = Counter()
         self._producer: dict[int, Engine] = {}
@@ -216,7 +223,8 @@ class _Run:
         self._burn(pc, instruction)
         self._await(pc)
         self._touch(pc, instruction)
-        execute(instruction, self._memory, self._windows)
+        if self._windows is not None:
+            execute(instruction, self._memory, self._windows)
         self._post(pc)
         self.instructions += 1
         if isinstance(instruction, Gemm):
@@ -278,14 +286,43 @@ class _Run:
                 self._fail(pc, Problem(Fault.UNINIT, what, span))
 
 
-def _windows(program: Program, buffers: Sequence[NDArray[Any]]) -> list[Window]:
-    """Check the buffers and return their bytes."""
-    if len(buffers) != len(program.args):
+def first_fault(
+    program: Program, arg_bytes: Sequence[int], fuel: int = DEFAULT_FUEL
+) -> Finding | None:
+    """Return the fault that stops a program in stream order, without running it on data.
+
+    Parameters
+    ----------
+    arg_bytes
+        Length of each argument's window.
+    """
+    try:
+        _Run(program, Memory(program.config), arg_bytes, fuel).in_order()
+    except _Stopped as stopped:
+        return stopped.finding
+    return None
+
+
+def stored_args(program: Program) -> frozenset[int]:
+    """Return the arguments that a program stores to."""
+    return frozenset(each.arg for each in program.instructions if isinstance(each, Store))
+
+
+def windows_of(
+    args: Sequence[Arg], stored: Collection[int], buffers: Sequence[NDArray[Any]]
+) -> list[Window]:
+    """Check a program's buffers and return their bytes.
+
+    Raises
+    ------
+    InvalidArguments
+        They are too few, too short, not plain memory, or stored to and shared.
+    """
+    if len(buffers) != len(args):
         raise InvalidArguments(
-            f"buffers: {len(buffers)} given, the program has {len(program.args)}; pass one each"
+            f"buffers: {len(buffers)} given, the program has {len(args)}; pass one each"
         )
-    stored = {each.arg for each in program.instructions if isinstance(each, Store)}
-    for index, (arg, buffer) in enumerate(zip(program.args, buffers, strict=True)):
+    for index, (arg, buffer) in enumerate(zip(args, buffers, strict=True)):
         plain = buffer.flags.c_contiguous and not buffer.dtype.hasobject
         if not plain or buffer.dtype.newbyteorder("<") != buffer.dtype:
             raise InvalidArguments(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 
 from farm.ea.config import CONFIGS, MachineConfig
 from farm.ea.faults import Fault
@@ -181,6 +182,28 @@ def decode_program(data: bytes, config: MachineConfig | None = None) -> Program:
         ``version``, ``config``, ``length``, ``checksum``, ``reserved``; a bad word has ``details['fault']`` and
         ``details['pc']``.
     """
+    image = open_image(data, config)
+    words = image.words
+    instructions = tuple(
+        decode_at(pc, words[pc * WORD_BYTES : (pc + 1) * WORD_BYTES])
+        for pc in range(len(words) // WORD_BYTES)
+    )
+    used = [number for each in instructions for number in (*each.waits, *each.posts)]
+    semaphores = tuple(f"sem{index}" for index in range(max(used, default=-1) + 1))
+    return Program(image.config, image.args, semaphores, instructions)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A program's image, intact, its words not yet looked at."""
+
+    config: MachineConfig
+    args: tuple[Arg, ...]
+    words: bytes
+
+
+def open_image(data: bytes, config: MachineConfig | None = None) -> Image:
+    """Return the parts of an image; parameters and errors as in `decode_program`, but for words."""
     if len(data) < _HEADER.size:
         raise _refused("length", f"too short ({len(data)} bytes)", "copy it again")
     magic, version, arg_count, count, crc, config_bytes, reserved = _HEADER.unpack_from(data)
@@ -200,18 +223,12 @@ def decode_program(data: bytes, config: MachineConfig | None = None) -> Program:
     lengths = struct.unpack_from(f"<{arg_count}Q", data, _HEADER.size)
     if reserved != _RESERVED or any(data[_HEADER.size + 8 * arg_count : words_at]):
         raise _refused("reserved", "reserved bytes are not zero", "build it again")
-    words = [data[at : at + WORD_BYTES] for at in range(words_at, len(data), WORD_BYTES)]
-    instructions = tuple(_decode_at(pc, word) for pc, word in enumerate(words))
-    used = [number for each in instructions for number in (*each.waits, *each.posts)]
-    return Program(
-        machine,
-        tuple(Arg(f"arg{index}", length) for index, length in enumerate(lengths)),
-        tuple(f"sem{index}" for index in range(max(used, default=-1) + 1)),
-        instructions,
-    )
+    args = tuple(Arg(f"arg{index}", length) for index, length in enumerate(lengths))
+    return Image(machine, args, data[words_at:])
 
 
-def _decode_at(pc: int, word: bytes) -> Instruction:
+def decode_at(pc: int, word: bytes) -> Instruction:
+    """Return the instruction in a word of a program; raises as `decode`, with ``pc`` in ``details``."""
     try:
         return decode(word)
     except InvalidProgram as error:

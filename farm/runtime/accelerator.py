@@ -17,9 +17,9 @@ import numpy as np
 
 from farm.artifact.module import EA_PROGRAM, OPENCL_SOURCE, Section
 from farm.ea.config import find_config
-from farm.ea.emulator import Machine
-from farm.ea.encoding import decode_program
 from farm.errors import ArtifactError
+from farm.runtime.ea.machine import CompiledMachine
+from farm.runtime.ea.program import LoadedProgram
 from farm.target import Target
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class EaProgram:
 
     def __init__(self, section: Section) -> None:
         config = find_config(Target.parse(section.target).option("config") or "")
-        self._program = decode_program(section.data, config)
-        self._machine = Machine(config)
+        self._program = LoadedProgram(section.data, config)
+        self._machine = CompiledMachine(config)
 
     def run(self, arrays: Sequence[Array]) -> None:
         """Run once; raises DeviceFault."""
