@@ -16,6 +16,12 @@ An accelerator function is reached through a host stub of that same form. The st
 arguments and calls ``int32_t (*)(void *context, void *const *buffers)``, held in the global
 `launch_symbol` and given the global `context_symbol`; the loader writes both. `buffers` are the
 data pointers in the order of the parameters.
+
+A function with parallel loops has the global `parallel_symbol`: null, or what the loader stores there, ``int32_t
+(*)(void (*share)(void *env, void *scratch, int64_t begin, int64_t end), void *env, int64_t extent, int64_t
+scratch_bytes)``. It calls `share` for parts that cover [0, extent) once, on as many threads as it likes, each with
+scratch memory of its own aligned to 4096 bytes, and returns 0 when all have returned; or it returns anything else at
+once. Then, and where the global is null, the function runs its loops itself, in order.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ FUNCTIONS_SECTION = "farm_functions"
 PRIVATE_PREFIX = "__farm_private_"
 LAUNCH_PREFIX = "__farm_launch_"
 CONTEXT_PREFIX = "__farm_context_"
+PARALLEL_PREFIX = "__farm_parallel_"
 
 ALLOWED_IMPORTS = ("memcpy", "memmove", "memset")
 """All that an object may take from outside, other functions of the artifact aside."""
@@ -95,6 +102,11 @@ def launch_symbol(name: str) -> str:
 def context_symbol(name: str) -> str:
     """Return the global whose value the host stub of `name` passes to its launcher."""
     return CONTEXT_PREFIX + name
+
+
+def parallel_symbol(symbol: str) -> str:
+    """Return the global in which the loader stores what shares out the parallel loops of function `symbol`."""
+    return PARALLEL_PREFIX + symbol
 
 
 def is_public(symbol: str) -> bool:

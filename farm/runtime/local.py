@@ -51,10 +51,16 @@ def local_capabilities(*, accelerators: bool = True) -> Capabilities:
     return Capabilities(tuple(map(str, targets)), frozenset(provides))
 
 
-def load_local(artifact: Artifact) -> LoadedModule:
-    """Load an artifact into this process; see `farm.runtime.interface.Loader.load`."""
+def load_local(artifact: Artifact, *, threads: int = 1) -> LoadedModule:
+    """Load an artifact into this process; see `farm.runtime.interface.Loader.load`.
+
+    Parameters
+    ----------
+    threads
+        How many threads a parallel loop may use, the caller's among them: 1 to 64.
+    """
     here = local_capabilities()
-    return native_loader(here.targets, here.provides).load(artifact)
+    return native_loader(here.targets, here.provides, threads=threads).load(artifact)
 
 
 def _features() -> set[str]:

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import llvmlite.binding as llvm
 import numpy as np
 
-from farm.artifact.abi import ALLOWED_IMPORTS, context_symbol, launch_symbol
+from farm.artifact.abi import ALLOWED_IMPORTS, context_symbol, launch_symbol, parallel_symbol
 from farm.artifact.choice import Choice, choose, choose_private
 from farm.errors import ArtifactError, InvalidInput
 from farm.runtime.accelerator import Launcher, make_launcher
 from farm.runtime.dlpack import PackedFunction, TensorList
-from farm.runtime.elf import check_link
+from farm.runtime.elf import check_link, read_elf
 from farm.runtime.interface import (
     POISON,
     Array,
@@ -41,6 +41,7 @@ from farm.runtime.interface import (
     return_error,
     usable_input,
 )
+from farm.runtime.pool import Pool, check_threads
 from farm.target.host import host_triple
 
 if TYPE_CHECKING:
@@ -67,12 +68,18 @@ class NativeLoader:
         Clock of the samples.
     device
         Which accelerator, where there are several of one kind.
+    threads
+        How many threads a parallel loop may use, the caller's among them: 1 to 64.
     """
 
     targets: tuple[str, ...]
     provides: frozenset[str]
     timer_ns: Timer = time.perf_counter_ns
     device: str = ""
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
 
     def load(self, artifact: Artifact) -> NativeModule:
         """Link what this process can run of an artifact; see `Loader.load`."""
@@ -85,14 +92,14 @@ class NativeLoader:
             for symbol, choice in choices.items()
             if choice.host is not None
         }
-        return NativeModule(choices, objects, launchers, self.timer_ns)
+        return NativeModule(choices, objects, launchers, self.timer_ns, self.threads)
 
 
 def native_loader(
-    targets: Collection[str], provides: Collection[str], device: str = ""
+    targets: Collection[str], provides: Collection[str], device: str = "", *, threads: int = 1
 ) -> NativeLoader:
     """Return a loader for this process and the accelerators among `targets`."""
-    return NativeLoader(tuple(targets), frozenset(provides), device=device)
+    return NativeLoader(tuple(targets), frozenset(provides), device=device, threads=threads)
 
 
 class NativeModule(LoadedModule):
@@ -104,6 +111,7 @@ class NativeModule(LoadedModule):
         objects: Sequence[Section],
         launchers: Mapping[str, Launcher],
         timer_ns: Timer,
+        threads: int = 1,
     ) -> None:
         super().__init__(choices)
         self._launchers = dict(launchers)
@@ -112,7 +120,11 @@ class NativeModule(LoadedModule):
         exports = set(choices)
         for symbol in launchers:
             exports |= {launch_symbol(symbol), context_symbol(symbol)}
-        self._library = _link(objects, exports)
+        shared_out = _parallel(objects) if threads > 1 else []
+        self._library = _link(objects, exports.union(shared_out))
+        self._pool = Pool(_LINKER.link, threads) if shared_out else None
+        for name in shared_out:
+            _write_pointer(self._library[name], self._pool.launcher if self._pool else 0)
         self._code = {symbol: PackedFunction(self._library[symbol]) for symbol in choices}
         for symbol, launcher in self._launchers.items():
             _write_pointer(self._library[launch_symbol(symbol)], launcher.address)
@@ -155,6 +167,8 @@ class NativeModule(LoadedModule):
         if not self._closed:
             self._closed = True
             self._code.clear()
+            if self._pool is not None:
+                self._pool.close()
             self._library.close()
 
     def _invoke(self, function: LoadedFunction, frame: _Frame) -> int:
@@ -243,6 +257,13 @@ class _Frame:
             for spec, array in zip(self._params, self._arrays, strict=True)
             if spec.is_output
         )
+
+
+def _parallel(objects: Sequence[Section]) -> list[str]:
+    """Return the globals in which objects with parallel loops look for a launcher."""
+    slots = {parallel_symbol(section.symbol) for section in objects}
+    found = set().union(*(read_elf(section.data).defined for section in objects))
+    return sorted(slots & found)
 
 
 def _link(objects: Sequence[Section], exports: set[str]) -> llvm.ResourceTracker:

@@ -7,6 +7,7 @@ Invariant: what it provides is what this machine reports, never more.
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from farm.runtime.local import Capabilities
 
 ADDRESS_SPACE_BYTES = 64 << 30
+MAX_THREADS = 64  # of the runtime's pool
 
 
 def host_capabilities() -> Capabilities:
@@ -33,31 +35,41 @@ def host_arch() -> str:
 
 
 class CpuDriver:
-    """The native CPU."""
+    """The native CPU; its argument is how many threads a parallel loop may use, 1 if there is none."""
 
     def __init__(self, argument: str) -> None:
         self._argument = argument
+        self._threads = int(argument) if argument.isdecimal() and len(argument) < 4 else 1
         self._here = host_capabilities()
 
     def describe(self) -> Description:
         """Return what this host's CPU is."""
         return Description(
             targets=self._here.targets,
-            labels=(("kind", "cpu"), ("arch", host_arch())),
+            labels=(("kind", "cpu"), ("arch", host_arch()), ("threads", str(self._threads))),
             timing_class=TimingClass.NATIVE,
             provides=tuple(sorted(self._here.provides)),
             address_space_bytes=ADDRESS_SPACE_BYTES,
         )
 
     def check(self) -> Checked:
-        """Check that the argument is none, or this host's own architecture."""
-        if self._argument not in ("", host_arch()):
+        """Check that the argument is none, this host's own architecture, or no more threads than it has cores."""
+        if self._argument in ("", host_arch()):
+            return GOOD
+        if not self._argument.isdecimal():
             return bad(
-                f"device cpu:{self._argument}: this host is {host_arch()}; use cpu, or "
+                f"device cpu:{self._argument}: this host is {host_arch()}; use cpu, cpu:THREADS or "
                 f"qemu:{self._argument}"
+            )
+        most = min(os.cpu_count() or 1, MAX_THREADS)
+        if not 1 <= int(self._argument) <= most:
+            return bad(
+                f"device cpu:{self._argument}: this host has {most} cores; use cpu:1 to cpu:{most}"
             )
         return GOOD
 
     def loader(self) -> LoaderSpec:
         """Return the loader of the worker's own process."""
-        return LoaderSpec("native", "", self._here.targets, tuple(sorted(self._here.provides)))
+        return LoaderSpec(
+            "native", "", self._here.targets, tuple(sorted(self._here.provides)), self._threads
+        )

@@ -34,12 +34,15 @@ class LoaderSpec:
         For ``qemu`` the machine, ``ARCH`` or ``ARCH/CPU``; for ``opencl`` the device, ``PLATFORM.DEVICE``; else empty.
     targets, provides
         As in the device's description.
+    threads
+        How many threads a parallel loop may use; emulated machines run it on one.
     """
 
     kind: str
     arch: str
     targets: tuple[str, ...]
     provides: tuple[str, ...]
+    threads: int = 1
 
     def to_config(self) -> dict[str, object]:
         """Return the form that crosses to the worker."""
@@ -48,6 +51,7 @@ class LoaderSpec:
             "arch": self.arch,
             "targets": list(self.targets),
             "provides": list(self.provides),
+            "threads": self.threads,
         }
 
     @staticmethod
@@ -57,11 +61,12 @@ class LoaderSpec:
             raise _malformed(config)
         kind, arch = config.get("kind"), config.get("arch")
         targets, provides = config.get("targets"), config.get("provides")
+        threads = config.get("threads", 1)
         if kind not in KINDS or not isinstance(arch, str):
             raise _malformed(config)
-        if not _is_texts(targets) or not _is_texts(provides):
+        if not _is_texts(targets) or not _is_texts(provides) or not isinstance(threads, int):
             raise _malformed(config)
-        return LoaderSpec(str(kind), arch, tuple(targets), tuple(provides))  # type: ignore[arg-type]
+        return LoaderSpec(str(kind), arch, tuple(targets), tuple(provides), threads)  # type: ignore[arg-type]
 
     def open(self) -> Loader:
         """Open the loader in this process."""
@@ -75,7 +80,7 @@ class LoaderSpec:
             return wasm_loader(self.targets, self.provides)
         from farm.runtime.native import native_loader
 
-        return native_loader(self.targets, self.provides, self.arch)
+        return native_loader(self.targets, self.provides, self.arch, threads=self.threads)
 
 
 def _is_texts(value: object) -> bool:

@@ -15,6 +15,7 @@ re-entrant, so no two threads may run it at once in one loaded module.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -23,6 +24,7 @@ from farm.artifact.abi import DEVICE_TYPE_CPU, DTYPES, PRIVATE_PREFIX, is_public
 from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.expressions import Expressions
 from farm.codegen.llvm.loops import Loops
+from farm.codegen.llvm.parallel import Parallel
 from farm.codegen.llvm.types import (
     DLTENSOR,
     I8,
@@ -38,7 +40,7 @@ from farm.codegen.llvm.types import (
 from farm.codegen.llvm.unit import Unit
 from farm.errors import UndefinedReference, UnsupportedFunction
 from farm.ir import Buffer, FastMath, Function, Scope
-from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store, walk
+from farm.ir.stmt import Allocate, Block, Call, For, If, LoopKind, Stmt, Store, walk
 
 KERNEL = "__farm_kernel"
 MAX_INNER_BYTES = 1 << 30
@@ -62,12 +64,10 @@ class Kernel:
         kernel.attributes.add(
             "noinline"
         )  # in the stub the promises about its arguments would be lost
-        self.builder = ir.IRBuilder(kernel.append_basic_block("entry"))
-        self.context = Context(
-            self.unit, self.builder, float_flags=_float_flags(self.function.fast_math)
-        )
-        self.expressions = Expressions(self.context)
-        self.loops = Loops(self.context, self._stmt)
+        self.parallel = Parallel(self.unit, self.symbol, self._elsewhere)
+        builder = ir.IRBuilder(kernel.append_basic_block("entry"))
+        flags = _float_flags(self.function.fast_math)
+        self._enter(Context(self.unit, builder, float_flags=flags))
         for param, argument in zip(params, kernel.args, strict=True):
             for attribute in ("noalias", "nonnull", "noundef"):
                 argument.add_attribute(attribute)
@@ -76,17 +76,31 @@ class Kernel:
             self.context.pointers[param.buffer.name] = argument
         self._place_inner_buffers()
         self._stmt(self.function.body)
-        self.builder.ret(ir.Constant(I32, 0))
+        builder.ret(ir.Constant(I32, 0))
         return kernel
 
+    def _enter(self, context: Context) -> None:
+        self.context = context
+        self.expressions = Expressions(context)
+        self.loops = Loops(context, self._stmt)
+
+    def _elsewhere(self, context: Context, body: Stmt) -> None:
+        """Emit a parallel loop's body, in another LLVM function, and come back."""
+        outer = self.context
+        self._enter(context)
+        self._stmt(body)
+        self._enter(outer)
+
     def _place_inner_buffers(self) -> None:
-        inner = [stmt.buffer for stmt in walk(self.function.body) if isinstance(stmt, Allocate)]
-        total = sum(buffer.size_bytes for buffer in inner)
+        """Place all but those inside parallel loops, which are each thread's own."""
+        every = [stmt.buffer for stmt in walk(self.function.body) if isinstance(stmt, Allocate)]
+        total = sum(buffer.size_bytes for buffer in every)
         if total > MAX_INNER_BYTES:
             raise UnsupportedFunction(
                 f"function {self.function.name}: inner buffers too large ({total} bytes); use at most "
                 f"{MAX_INNER_BYTES}, or pass them as parameters"
             )
+        inner = [stmt.buffer for stmt in _outside_parallel(self.function.body)]
         used = 0
         for buffer in sorted(inner, key=lambda buffer: _PLACES.index(buffer.scope)):
             size = buffer.size_bytes + buffer.align_bytes
@@ -98,7 +112,9 @@ class Kernel:
 
     def _on_stack(self, buffer: Buffer) -> ir.Value:
         array = ir.ArrayType(I8, buffer.size_bytes)
-        return alloca(self.builder, array, max(buffer.align_bytes, _VECTOR_BYTES), buffer.name)
+        return alloca(
+            self.context.builder, array, max(buffer.align_bytes, _VECTOR_BYTES), buffer.name
+        )
 
     def _static(self, buffer: Buffer) -> ir.Value:
         array = ir.ArrayType(I8, buffer.size_bytes)
@@ -110,6 +126,8 @@ class Kernel:
 
     def _stmt(self, stmt: Stmt) -> None:
         match stmt:
+            case For(kind=LoopKind.PARALLEL) if stmt.extent > 1:
+                self.parallel.emit(self.context, stmt)
             case For():
                 self.loops.emit(stmt)
             case Store(buffer, indices, value):
@@ -135,7 +153,7 @@ class Kernel:
             for holds, body in bodies:
                 self._masked(stmt, condition, body, holds=holds)
             return
-        builder = self.builder
+        builder = self.context.builder
         then, done = builder.append_basic_block("then"), builder.append_basic_block("endif")
         otherwise = done if stmt.else_body is None else builder.append_basic_block("else")
         builder.cbranch(condition, then, otherwise)
@@ -149,7 +167,7 @@ class Kernel:
 
     def _masked(self, stmt: If, condition: ir.Value, body: Stmt, *, holds: bool) -> None:
         """Run a branch in those lanes that take it; jump over loops that none takes."""
-        builder, context = self.builder, self.context
+        context, builder = self.context, self.context.builder
         with context.region():
             on = condition if holds else builder.not_(condition)
             context.suppose(stmt.condition, holds=holds, on=on)
@@ -166,7 +184,7 @@ class Kernel:
     def _call(self, stmt: Call) -> None:
         """Call another function with DLTensors made on the stack."""
         self._check_callee(stmt.callee)
-        builder, count = self.builder, len(stmt.buffers)
+        builder, count = self.context.builder, len(stmt.buffers)
         tensors = alloca(builder, ir.ArrayType(DLTENSOR, count))
         arguments = alloca(builder, ir.ArrayType(PTR, count))
         for position, buffer in enumerate(stmt.buffers):
@@ -204,7 +222,7 @@ class Kernel:
             Field.BYTE_OFFSET: ir.Constant(I64, 0),
         }
         for member, value in values.items():
-            self.builder.store(value, field(self.builder, tensor, member))
+            self.context.builder.store(value, field(self.context.builder, tensor, member))
 
     def _shape(self, shape: tuple[int, ...]) -> ir.Value:
         """Return a constant array of extents, one for each distinct shape."""
@@ -218,6 +236,15 @@ class Kernel:
         variable.linkage, variable.global_constant = "internal", True
         variable.initializer = ir.Constant(array, list(shape))
         return variable
+
+
+def _outside_parallel(stmt: Stmt) -> Iterator[Allocate]:
+    if isinstance(stmt, For) and stmt.kind is LoopKind.PARALLEL and stmt.extent > 1:
+        return
+    if isinstance(stmt, Allocate):
+        yield stmt
+    for child in stmt.children():
+        yield from _outside_parallel(child)
 
 
 _PLACES = (Scope.REGISTER, Scope.STACK, Scope.GLOBAL)

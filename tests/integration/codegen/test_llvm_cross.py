@@ -13,8 +13,20 @@ from farm.artifact import assemble
 from farm.artifact.abi import private_symbol
 from farm.codegen import compile_function
 from farm.codegen.llvm.functions import MAX_ULPS
-from farm.ir import DType, LoopKind, interpret, serialise
-from farm.ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Math, MathOp, select
+from farm.ir import Buffer, DType, Function, LoopKind, Param, Role, interpret, serialise
+from farm.ir.expr import (
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    CompareOp,
+    Load,
+    Math,
+    MathOp,
+    Var,
+    select,
+)
+from farm.ir.stmt import For, Store
 from farm.runtime.local import local_capabilities
 from farm.runtime.native import native_loader
 from farm.runtime.qemu import find_emulator, qemu_loader
@@ -100,6 +112,16 @@ def matmul():
     return te.function("matmul", [a, b, c]), arrays
 
 
+def parallel_rows():
+    """A parallel loop with vectors in it: there are no threads here, so it runs in order."""
+    x, y = (Buffer(name, DType.INT32, (9, 64), 4) for name in "xy")
+    i, j = Var("i"), Var("j")
+    inner = For(j, 64, Store(y, (i, j), Load(x, (i, j)) * 3), LoopKind.VECTORIZED)
+    params = (Param(x, Role.INPUT), Param(y, Role.OUTPUT))
+    x = np.arange(9 * 64, dtype=np.int32).reshape(9, 64)
+    return Function("parallel_rows", params, For(i, 9, inner, LoopKind.PARALLEL)), [x]
+
+
 def large_inner(private):
     x = te.placeholder((20_000,), "int32", name="x")
     twice = te.compute((20_000,), lambda i: x[i] * 2, name="twice")
@@ -152,7 +174,7 @@ def module(machine, tmp_path_factory):
     made = [function for function, _ in operations(machine)]
     callee = private_symbol("large_inner", target.id)
     helpers = [large_inner(private=True), caller(callee)]
-    made += [matmul()[0], *([] if target.is_accelerator else helpers)]
+    made += [matmul()[0], parallel_rows()[0], *([] if target.is_accelerator else helpers)]
     made += [
         functions(op, dtype)[0]
         for op in (MathOp.EXP, MathOp.TANH)
@@ -167,7 +189,7 @@ def module(machine, tmp_path_factory):
 
 
 def test_operations_elsewhere_equal_interpreter(machine, module):
-    for function, arrays in [*operations(machine), matmul()]:
+    for function, arrays in [*operations(machine), matmul(), parallel_rows()]:
         actual = module.call(function.name, arrays).outputs
         names = [param.buffer.name for param in function.params[len(arrays) :]]
         helpers.assert_same(
