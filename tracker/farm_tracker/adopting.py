@@ -8,9 +8,9 @@ Invariant: a live lease goes on, with the attempt that it serves: nothing that r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from farm.core.values import replace
 from farm.errors import InfrastructureError
 from farm_tracker import rows
 from farm_tracker.state.account import Account

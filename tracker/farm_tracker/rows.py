@@ -8,11 +8,11 @@ Invariant: points in time are stored on the wall clock, since the steady clock b
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from farm.core.digest import Digest, canonical_json
 from farm.core.ids import AgentId, DeviceId, Epoch, JobId, LeaseId
+from farm.core.values import replace
 from farm.target import Selector
 from farm_tracker.state.account import NO_LIMITS, Account, AccountLimits
 from farm_tracker.state.model import (

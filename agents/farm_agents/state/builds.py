@@ -11,9 +11,9 @@ killed keeps its slot until its processes are gone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from farm.core.ids import AttemptId
+from farm.core.values import replace
 from farm.errors import InfrastructureError, TimeLimit
 from farm_agents.state.devices import AgentDefect
 from farm_agents.state.messages import BuildEnded, BuildMoved, Command, KillBuild, StartBuild

@@ -10,9 +10,8 @@ answer of the shell or the passing of time.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from farm.core.ids import DeviceId
+from farm.core.values import replace
 from farm_agents.state import builds as build_rules
 from farm_agents.state import runs as run_rules
 from farm_agents.state.devices import AgentDefect, Facts, Trigger, change

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from farm.core.values import replace
 from farm_agents.state.messages import Check, Clean, Command, Prepare
 from farm_agents.state.model import CLEAN_LIMIT_S, PREPARE_LIMIT_S, Device, Grant, Health, Use
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, LeaseId
+from farm.core.values import replace
 from farm_agents.state.run import BUSY_PHASES, Run, RunOrder
 
 NO_EPOCH = Epoch(0)

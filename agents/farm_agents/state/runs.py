@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from farm.core.ids import AttemptId, DeviceId
+from farm.core.values import replace
 from farm.errors import Cancelled, FarmError, Fenced, InfrastructureError, TimeLimit
 from farm_agents.state.devices import AgentDefect
 from farm_agents.state.messages import Command, DropRun, KillRun, RunEnded, RunLogged, StartRun

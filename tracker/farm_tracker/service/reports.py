@@ -9,12 +9,12 @@ did is the same value: agents send their whole state each second, and almost alw
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from farm.api.v1 import agent_pb2, build_pb2, device_pb2, job_pb2
 from farm.artifact import BuiltModule, Signature
 from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch
+from farm.core.values import replace
 from farm.errors import FarmError, InfrastructureError, InvalidInput
 from farm.rpc import digest_from_proto
 from farm_tracker.jobs import check_tensors

@@ -9,8 +9,10 @@ account with a budget has a window open while it holds something, and from its f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from farm.core.values import replace
 
 if TYPE_CHECKING:
     from farm_tracker.state.model import Limits

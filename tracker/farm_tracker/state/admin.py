@@ -9,9 +9,9 @@ as it is idle.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from farm.core.values import replace
 from farm.errors import InvalidInput, NotFound
 from farm_tracker.state.demand import demand_of
 from farm_tracker.state.model import Admin, Device, Use

@@ -8,10 +8,10 @@ Invariant: one process speaks for an agent; a process that was replaced never sp
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm.core.ids import Epoch
+from farm.core.values import replace
 from farm.errors import Fenced
 from farm_tracker.state import builds, jobs, leases
 from farm_tracker.state.commands import FenceAgent, Warn

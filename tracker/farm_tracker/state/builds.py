@@ -10,10 +10,10 @@ no queued unit waits while an online agent that builds its family has a free slo
 from __future__ import annotations
 
 import heapq
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm.core.ids import AttemptId
+from farm.core.values import replace
 from farm.errors import (
     Cancelled,
     DeviceLost,

@@ -7,9 +7,9 @@ Invariant: after it, the entity is in the state that its deadline named, or gone
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from farm.core.values import replace
 from farm_tracker.state import admin, agents, builds, jobs, leases, scheduling
 from farm_tracker.state.account import Account
 from farm_tracker.state.agents import UNKILLABLE

@@ -10,10 +10,10 @@ live.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farm.core.ids import AttemptId, LeaseId
+from farm.core.values import replace
 from farm.errors import (
     BuildFailed,
     Cancelled,

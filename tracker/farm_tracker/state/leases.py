@@ -9,10 +9,10 @@ Invariant: at most one live lease a device; an epoch is used once; nothing that 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from farm.core.ids import Epoch
+from farm.core.values import replace
 from farm.errors import (
     Cancelled,
     DeviceBusy,

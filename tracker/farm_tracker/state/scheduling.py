@@ -11,9 +11,9 @@ budget of device-seconds, is passed over.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from farm.core.values import replace
 from farm_tracker.state.account import Account
 from farm_tracker.state.queue import same_to_demands
 from farm_tracker.state.run import RunJob
