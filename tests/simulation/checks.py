@@ -7,6 +7,7 @@ Invariant: a check only looks; it changes nothing and takes no random number.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from farm_agents.state import next_deadline
@@ -17,6 +18,7 @@ from farm_tracker.state import deadlines, violations
 from farm_tracker.state.commands import GrantLease, JobAccepted, PushDesired
 from farm_tracker.state.model import POISON_DEVICES
 from farm_tracker.state.run import Outcome, RunAttemptState
+from farm_tracker.state.state import Changes
 from farm_tracker.state.work import AttemptState
 
 from farm.errors import (
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from farm_tracker.state.events import Event
     from farm_tracker.state.model import Lease
     from farm_tracker.state.run import RunAttempt, RunJob
-    from farm_tracker.state.state import Changes, Step
+    from farm_tracker.state.state import Step
     from farm_tracker.state.work import Attempt
 
     from farm.core.ids import JobId, LeaseId
@@ -44,9 +46,8 @@ if TYPE_CHECKING:
     from simulation.host import Process, Rig
     from simulation.tracker import Tracker
 
+PARTS = tuple(it.name for it in fields(Changes))
 USER_FAULTS = (KernelFailed, TimeLimit, InvalidInput, BuildFailed)
-EVERY = 8
-"""One heartbeat of so many that changed nothing visible is followed by the whole check all the same."""
 
 
 def fail(name: str, text: str, *values: object) -> None:
@@ -68,7 +69,6 @@ class Checks:
         self.jobs_of_keys: dict[str, JobId] = {}
         self.verdicts: dict[str, tuple[object, ...]] = {}
         self.ever_stored: set[LeaseId] = set()
-        self._quiet_steps = 0
 
     # The ground truth
 
@@ -139,7 +139,7 @@ class Checks:
         """Nothing that was promised is lost with a process of the tracker."""
         self._promises(tracker)
 
-    def tracker_stepped(self, tracker: Tracker, event: Event, result: Step, quiet: bool) -> None:
+    def tracker_stepped(self, tracker: Tracker, event: Event, result: Step) -> None:
         """The state is whole; attempts fit the budgets; nothing is tried again that failed by its own fault."""
         changes = result.changes
         for attempt in changes.attempts.values():
@@ -148,10 +148,8 @@ class Checks:
         for run in changes.run_attempts.values():
             if run is not None and run.state is RunAttemptState.RUNNING:
                 self._run_attempted(tracker, run)
-        self._quiet_steps += 1
-        if quiet and self._quiet_steps % EVERY:
-            return
-        wrong = violations(tracker.state)
+        touched = {name for name in PARTS if getattr(changes, name)}
+        wrong = violations(tracker.state, touched)
         if wrong:
             fail("state", "after %s: %s", type(event).__name__, "; ".join(wrong))
         soonest = min((it.at for _, it in deadlines(tracker.state)), default=None)

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
         JobCancelled,
         JobSubmitted,
     )
-    from farm_tracker.state.state import Step
     from farm_tracker.store import StoredChanges
 
     from farm.core.ids import JobId, LeaseId
@@ -211,27 +210,10 @@ class Tracker:
             raise InfrastructureError("tracker: it has stopped; try again when it is back")
         result = real_step(self.state, event, self.now())
         stored = real_commits.durable_part(self.state, result.changes)
-        quiet = stored is None and not result.commands and self._changes_nothing(result)
         self.state.apply(result.changes)
-        self.farm.checks.tracker_stepped(self, event, result, quiet)
+        self.farm.checks.tracker_stepped(self, event, result)
         self._arm()
         self.commits.add(Entry(stored, result.commands, done))
-
-    def _changes_nothing(self, result: Step) -> bool:
-        """Tell whether a step, such as one heartbeat of most, changed only when something was heard of last."""
-        changes = result.changes
-        if changes.leases or changes.jobs or changes.units or changes.attempts:
-            return False
-        if changes.run_jobs or changes.run_attempts:
-            return False
-        return all(
-            new is not None
-            and old is not None
-            and (new.use, new.observed, new.health) == (old.use, old.observed, old.health)
-            for new, old in (
-                (it, self.state.devices.get(key)) for key, it in changes.devices.items()
-            )
-        )
 
     def write(self, stored: StoredChanges) -> None:
         """Put a batch on disk."""

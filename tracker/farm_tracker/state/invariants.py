@@ -17,15 +17,25 @@ from farm_tracker.state.work import AttemptState, UnitState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
     from farm_tracker.state.state import State
 
 
-def violations(state: State) -> list[str]:
-    """Return what is wrong with a state; empty if nothing is."""
-    own = (_devices, _leases, _agents, _units, _jobs, _waiting, _deadlines, _indices)
-    checks = (*own, *RUN_CHECKS)
-    return list(chain.from_iterable(check(state) for check in checks))
+def violations(state: State, touched: AbstractSet[str] | None = None) -> list[str]:
+    """Return what is wrong with a state; empty if nothing is.
+
+    Parameters
+    ----------
+    touched
+        The tables that changed since nothing was wrong: what reads others only is not looked at again; None: all.
+    """
+    return [
+        wrong
+        for check, tables in CHECKS
+        if touched is None or not touched.isdisjoint(tables)
+        for wrong in check(state)
+    ]
 
 
 def _devices(state: State) -> Iterator[str]:
@@ -137,3 +147,17 @@ def _indices(state: State) -> Iterator[str]:
     unfinished = {unit.spec: key for key, unit in state.units.items() if unit.is_open}
     if unfinished != state.open_units:
         yield f"index of open units: has {state.open_units}, is {unfinished}"
+
+
+CHECKS = (
+    (_devices, ("devices", "leases", "agents")),
+    (_leases, ("leases", "devices")),
+    (_agents, ("agents", "devices", "attempts")),
+    (_units, ("units", "attempts")),
+    (_jobs, ("jobs", "units")),
+    (_waiting, ("units", "agents")),
+    (_deadlines, ("devices", "run_jobs", "units")),
+    (_indices, ("devices", "units")),
+    *RUN_CHECKS,
+)
+"""Each check with the tables that it reads, indices over them included."""

@@ -173,4 +173,13 @@ def clients(state: State) -> Iterator[str]:
         yield f"client keys: {sorted(keys)}, index has {sorted(state.client_jobs)}"
 
 
-CHECKS = (run_jobs, run_leases, queue, offers, accounts, wishes, clients)
+CHECKS = (
+    (run_jobs, ("run_jobs", "run_attempts")),
+    (run_leases, ("leases", "run_attempts")),
+    (queue, ("leases", "run_jobs")),
+    (offers, ("leases", "run_jobs", "devices", "accounts")),
+    (accounts, ("leases", "run_jobs", "accounts")),
+    (wishes, ("devices",)),
+    (clients, ("run_jobs",)),
+)
+"""Each check with the tables that it reads, indices over them included."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from farm_tracker.state import deadlines, step, violations
 from farm_tracker.state.account import NO_LIMITS, AccountLimits
@@ -28,6 +30,7 @@ from farm_tracker.state.events import (
     LeaseRevoked,
     Tick,
 )
+from farm_tracker.state.invariants import CHECKS
 from farm_tracker.state.model import Admin, Health, Use
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -57,6 +60,28 @@ X86 = Variant("x", "llvm/x86_64", ())
 EA = Variant("e", "ea", ())
 BIG = Variant("b", "llvm/x86_64", ("size:big",))
 TERMINAL = ("RELEASED", "EXPIRED", "REVOKED", "LOST")
+
+
+class Only:
+    """A state of which nothing but some tables, and the indices over them, can be read."""
+
+    INDICES: ClassVar = {
+        "free_devices": {"devices"},
+        "matching": {"devices"},
+        "queue": {"leases", "run_jobs"},
+        "client_jobs": {"run_jobs"},
+        "queued_units": {"units"},
+        "open_units": {"units"},
+        "limits": set(),
+    }
+
+    def __init__(self, state, tables):
+        self._state = state
+        self._tables = set(tables)
+
+    def __getattr__(self, name):
+        assert self.INDICES.get(name, {name}) <= self._tables, f"{name} is read"
+        return getattr(self._state, name)
 
 
 class History(RuleBasedStateMachine):
@@ -357,6 +382,8 @@ class History(RuleBasedStateMachine):
     @invariant()
     def holds(self):
         assert violations(self.world.state) == []
+        for check, tables in CHECKS:
+            assert list(check(Only(self.world.state, tables))) == []
         soonest = min((it.at for _, it in deadlines(self.world.state)), default=None)
         assert self.world.state.next_deadline() == soonest
 
