@@ -74,6 +74,7 @@ class Tokens:
         self._ends: defaultdict[TokenId, set[Callable[[], None]]] = defaultdict(set)
         self._used: set[TokenId] = set()
         self._writing = asyncio.Lock()
+        self._writes: set[asyncio.Future[None]] = set()
         self._flush: asyncio.Task[None] | None = None
 
     # Checking
@@ -143,8 +144,6 @@ class Tokens:
         InfrastructureError
             It could not be stored.
         """
-        if len(self._tokens) >= MAX_TOKENS:
-            raise InvalidInput(f"token: there are {MAX_TOKENS} already; revoke some and wait")
         known = _role(role)
         expires_s = _expires(known, expires_s)
         if known in (Role.AGENT, Role.ENROLMENT) and agent_id:
@@ -163,7 +162,7 @@ class Tokens:
         )
         if expires_s:
             token = replace(token, expires_at=token.created_at + expires_s)
-        await self._write([token])
+        await self._write([token], self._make_room())
         self._tokens[token.token_id] = token
         return text, token
 
@@ -200,15 +199,17 @@ class Tokens:
                 "revoked first, or choose another id"
             )
         if by.role is Role.ENROLMENT:
-            if self._tokens[by.token_id].ended(now):
+            known = self._tokens.get(by.token_id)
+            if known is None or known.ended(now):
                 raise Unauthenticated(f"token {by.token_id}: used up; ask for another")
             former.append(by)
+        dropped = self._make_room()
         text, token = self._make(Role.AGENT, verbs=VERBS_OF_ROLE[Role.AGENT], agent_id=agent_id)
         ended = [replace(self._tokens[it.token_id], revoked_at=now) for it in former]
         before = [self._tokens[it.token_id] for it in former]
         self._put(ended)
         try:
-            await self._write([token, *ended])
+            await self._write([token, *ended], dropped)
         except FarmError:
             self._put(before)
             raise
@@ -239,16 +240,15 @@ class Tokens:
         return token
 
     async def close(self) -> None:
-        """Store when tokens were used, and drop those that ended long ago."""
+        """Store what is pending and when tokens were used, and drop those that ended long ago."""
         if self._flush is not None:
             await asyncio.wait({self._flush})
-        wall = self._clock.wall()
-        old = [
-            t.token_id for t in self._tokens.values() if _ended_at(t, wall) < wall - KEEP_ENDED_S
-        ]
-        used = [self._tokens[it] for it in self._used if it not in old]
+        old = self._drop_ended(KEEP_ENDED_S)
+        used = [self._tokens[it] for it in self._used if it in self._tokens]
         with contextlib.suppress(InfrastructureError):  # it is only when they were used
             await self._write(used, old)
+        if self._writes:
+            await asyncio.wait(self._writes)
 
     # Parts
 
@@ -274,6 +274,33 @@ class Tokens:
         )
         return made.text, token
 
+    def _make_room(self) -> list[TokenId]:
+        """Forget tokens that ended, so that there is room for one more; return them, to be dropped in the store.
+
+        Raises
+        ------
+        InvalidInput
+            There are too many that have not ended.
+        """
+        dropped = self._drop_ended(KEEP_ENDED_S)
+        if len(self._tokens) >= MAX_TOKENS:
+            dropped += self._drop_ended(0.0)
+        if len(self._tokens) >= MAX_TOKENS:
+            raise InvalidInput(f"token: there are {MAX_TOKENS} already; revoke some")
+        return dropped
+
+    def _drop_ended(self, before_s: float) -> list[TokenId]:
+        """Forget the tokens that ended at least so long ago; nothing runs under them."""
+        wall = self._clock.wall()
+        old = [
+            it.token_id for it in self._tokens.values() if _ended_at(it, wall) <= wall - before_s
+        ]
+        for token_id in old:
+            del self._tokens[token_id]
+            self._ends.pop(token_id, None)
+            self._used.discard(token_id)
+        return old
+
     def _put(self, tokens: Sequence[Token]) -> None:
         self._tokens.update((token.token_id, token) for token in tokens)
 
@@ -297,6 +324,13 @@ class Tokens:
     async def _write(self, changed: Sequence[Token], removed: Sequence[TokenId] = ()) -> None:
         if not changed and not removed:
             return
+        # To its end also if the caller goes away meanwhile: the connection is for one thread at a time.
+        writing = asyncio.ensure_future(self._write_in_turn(changed, removed))
+        self._writes.add(writing)
+        writing.add_done_callback(self._written)
+        await asyncio.shield(writing)
+
+    async def _write_in_turn(self, changed: Sequence[Token], removed: Sequence[TokenId]) -> None:
         try:
             async with self._writing:
                 await asyncio.to_thread(self._store.write, changed, removed)
@@ -304,6 +338,11 @@ class Tokens:
             raise InfrastructureError(
                 f"tokens: cannot be stored ({error}); look at the tracker's disk and try again"
             ) from error
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._writes.discard(writing)
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.warning("%s", error)  # whoever asked may have gone
 
 
 def _role(text: str) -> Role:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from dataclasses import replace
 
 import pytest
@@ -226,6 +227,56 @@ def test_tokens_are_limited_in_number(with_tokens, monkeypatch):
         await tokens.create("user")
         with pytest.raises(InvalidInput, match="there are 1 already"):
             await tokens.create("user")
+
+    with_tokens(body)
+
+
+def test_tokens_that_ended_make_room_for_others_the_farm_never_fills_up(with_tokens, monkeypatch):
+    monkeypatch.setattr(module, "MAX_TOKENS", 3)
+
+    async def body(tokens):
+        admin, _ = await tokens.create("admin")
+        by = tokens.authenticate(admin)
+        for number in range(10):  # each build server that comes and goes
+            _, credential = await tokens.enrol(f"agent-{number}", by)
+            await tokens.revoke(credential.token_id)
+        assert len(tokens.tokens()) <= 3
+        await tokens.enrol("a", by)
+        await tokens.enrol("b", by)
+        with pytest.raises(InvalidInput, match="there are 3 already"):
+            await tokens.enrol("c", by)
+        assert {it.token_id for it in tokens._store.load()} == {
+            it.token_id for it in tokens.tokens()
+        }
+
+    with_tokens(body)
+
+
+def test_write_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(with_tokens):
+    async def body(tokens):
+        write = tokens._store.write
+        writing = threading.Lock()
+        begun, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow(changed, removed=()):
+            assert writing.acquire(blocking=False), "two threads use one connection"
+            loop.call_soon_threadsafe(begun.set)
+            go_on.wait(10)
+            write(changed, removed)
+            writing.release()
+
+        _, token = await tokens.create("user")
+        tokens._store.write = slow
+        revoking = asyncio.create_task(tokens.revoke(token.token_id))
+        await begun.wait()
+        revoking.cancel()
+        await asyncio.wait({revoking})
+        making = asyncio.create_task(tokens.create("user"))
+        await asyncio.sleep(0)
+        go_on.set()
+        await making
+        assert {it.token_id for it in tokens._store.load() if it.revoked_at} == {token.token_id}
 
     with_tokens(body)
 
