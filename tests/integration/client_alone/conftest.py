@@ -395,7 +395,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
         reply.attached.device_id = "cpu-1"
 
     def load(self, request, reply):
-        data = self.blobs.blobs.get(request.load.artifact.sha256)
+        data = request.load.inline or self.blobs.blobs.get(request.load.artifact.sha256)
         if data is None:
             raise NotFound("blob x: not in the store; send it first")
         for symbol, signature in Artifact.from_bytes(data).symbols.items():

@@ -52,12 +52,15 @@ def test_several_arrays_are_asked_for_in_one_message(client, tracker):
         np.testing.assert_array_equal(array, back)
 
 
-def test_blob_that_the_store_lost_is_sent_again(client, tracker, large_artifact, artifact):
+def test_blob_that_the_store_lost_is_sent_again(
+    client, tracker, large_artifact, artifact, monkeypatch
+):
     x = np.arange(1 << 17, dtype=np.int32)
     client.submit(large_artifact, "large", [x])
     tracker.blobs.blobs.clear()
     client.submit(large_artifact, "large", [x])
     assert len(tracker.jobs.jobs) == 2
+    monkeypatch.setattr("farm.client.session.MAX_INLINE_ARTIFACT_BYTES", 0)
     with client.acquire() as session:
         session.load(artifact)
         tracker.blobs.blobs.clear()
