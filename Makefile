@@ -25,7 +25,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fault fuzz-ea bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
@@ -104,6 +104,9 @@ simulate: setup  ## Live through SEEDS simulated farms with faults (SEED=1 TRACE
 
 fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRAMS random programs, and as many damaged ones
 	@cd tests && ../.venv/bin/python -m fuzz.ea_programs --programs $(PROGRAMS)
+
+fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
+	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure
 	@status=0; found=; \

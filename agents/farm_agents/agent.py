@@ -32,6 +32,7 @@ from farm.rpc.blobs import BlobStub
 from farm_agents.builder import Builder
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
+from farm_agents.crash_points import pass_phases
 from farm_agents.credential import Credential
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
@@ -175,7 +176,9 @@ class Agent:
     # The core
 
     def _apply(self, event: Event) -> None:
+        before = self._state.runs
         self._state, commands = step(self._state, event, self._clock.now())
+        pass_phases(before, self._state.runs)
         self._moved.set()
         for command in commands:
             self._carry_out(command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from farm.core.ids import AgentId
 from farm.errors import FarmError
+from farm_agents.crash_points import POINTS
 from farm_agents.sandbox.mode import Mode
 from farm_agents.spec import AgentSpec, parse_devices
 
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         spec = parse_arguments(arguments)
+        POINTS.arm(os.environ)
         asyncio.run(serve(spec))
     except FarmError as error:
         print(error.message, file=sys.stderr)

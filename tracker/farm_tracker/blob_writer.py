@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from farm.core.files import write_all
 from farm.errors import StoreFull
 from farm.rpc.chunks import BlobCheck
+from farm_tracker.crash_points import POINTS
 
 if TYPE_CHECKING:
     from farm.core.digest import Digest
@@ -69,12 +70,14 @@ class BlobWriter:
         """
         self._check.finish()
         final = self._store.path(self._digest)
+        POINTS.passed("blob.received")
         try:
             os.fsync(self._file.fileno())
             self._file.close()
             final.parent.mkdir(parents=True, exist_ok=True)
             self._store.take(self._digest, self._path)
             self._closed = True
+            POINTS.passed("blob.named")
             _sync_folders(final.parent, self._store.blobs)
         except OSError as error:
             raise _full(self._digest, error) from error

@@ -28,6 +28,7 @@ from farm.errors import (
     InvalidFunction,
     NotFound,
 )
+from farm_tracker.crash_points import POINTS
 from farm_tracker.state.builds import as_failure, check_builders
 from farm_tracker.state.commands import JobEnded, UnitChanged
 from farm_tracker.state.events import BuildCancelled, BuildMerged, BuildSubmitted
@@ -299,13 +300,16 @@ class Builds:
 
     def _assemble(self, build: _Build) -> Digest:
         """Put the modules together and store the artifact. Blocking."""
+        POINTS.passed("merge.begun")
         modules = [
             self._built(spec, symbol, build.modules[index])
             for index, (spec, symbol) in enumerate(
                 zip(build.request.items, build.symbols, strict=True)
             )
         ]
-        return self._blobs.put(assemble(build.request.target_host, modules).to_bytes())
+        artifact = self._blobs.put(assemble(build.request.target_host, modules).to_bytes())
+        POINTS.passed("merge.stored")
+        return artifact
 
     def _built(self, spec: UnitSpec, symbol: str, module: Module) -> BuiltModule:
         try:

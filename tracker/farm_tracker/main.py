@@ -10,19 +10,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 from farm.errors import FarmError, InvalidInput
 from farm.rpc.credentials import fingerprint_of
+from farm_tracker.crash_points import POINTS
 from farm_tracker.housekeeping import DEFAULT_JOBS_S, DEFAULT_RECORDS_S, Retention
 from farm_tracker.server import serve
+from farm_tracker.state.model import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT_LISTEN = "127.0.0.1:7460"
+MIN_OFFLINE_S = 1.0
+MAX_OFFLINE_S = 3600.0
 LOG_FORMAT = "time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
 
 log = logging.getLogger(__name__)
@@ -67,11 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="without TLS even if other machines can connect: tokens can be stolen",
     )
     parser.add_argument(
+        "--offline-after",
+        type=float,
+        default=Limits().offline_s,
+        metavar="SECONDS",
+        help="an agent silent for so long has lost what it held (default %(default)g); it is suspected after 0.4 of "
+        "it, and sends ten heartbeats in it",
+    )
+    parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
     )
     chosen = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=chosen.log_level, format=LOG_FORMAT)
     try:
+        POINTS.arm(os.environ)
+        limits = limits_of(chosen.offline_after)
         plain = chosen.plaintext or chosen.insecure
         if min(chosen.store_limit_bytes, chosen.keep_jobs_s, chosen.keep_records_s) < 0:
             raise InvalidInput("farm_tracker: a limit is negative; give numbers of at least 0")
@@ -84,11 +99,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 database=chosen.database,
                 store_limit_bytes=chosen.store_limit_bytes,
                 retention=Retention(chosen.keep_records_s, chosen.keep_jobs_s),
+                limits=limits,
             )
         )
     except FarmError as error:
         print(f"farm_tracker: {error.message}", file=sys.stderr)
         return error.exit_code
+
+
+def limits_of(offline_s: float) -> Limits:
+    """Return the limits of a farm whose agents are lost after a silence.
+
+    Parameters
+    ----------
+    offline_s
+        1 to 3600 seconds.
+
+    Raises
+    ------
+    InvalidInput
+        It is out of range.
+    """
+    if not MIN_OFFLINE_S <= offline_s <= MAX_OFFLINE_S:
+        raise InvalidInput(
+            f"--offline-after: {offline_s:g} is out of range; use {MIN_OFFLINE_S:g} to {MAX_OFFLINE_S:g} seconds"
+        )
+    return Limits(heartbeat_s=0.1 * offline_s, suspect_s=0.4 * offline_s, offline_s=offline_s)
 
 
 async def _run(data_dir: str, listen: str, **options: Any) -> int:

@@ -19,6 +19,7 @@ from sqlalchemy.pool import StaticPool
 
 from farm.errors import InfrastructureError
 from farm_tracker import rows, run_rows
+from farm_tracker.crash_points import POINTS
 from farm_tracker.dialects import configure, is_full, upsert_of
 from farm_tracker.migrations import bring_up_to_date
 from farm_tracker.reserve import Reserve
@@ -148,6 +149,7 @@ class Store:
     def _write(self, stored: StoredChanges, now: float, wall: float) -> None:
         changes = stored.changes
         with self._engine.begin() as connection:
+            POINTS.passed("commit.begun")
             _upsert(connection, agents, [rows.agent_row(it) for it in _present(changes.agents)])
             known = [rows.device_row(it, now, wall) for it in _present(changes.devices)]
             _upsert(connection, devices, known)
@@ -162,6 +164,8 @@ class Store:
             _upsert(connection, action_cache, [rows.cache_row(it, wall) for it in changes.cached])
             _write_runs(connection, changes, now, wall)
             _forget(connection, changes)
+            POINTS.passed("commit.written")
+        POINTS.passed("commit.done")
 
     def load(self, now: float, wall: float) -> Loaded:
         """Return what survives a restart, and end what does not.

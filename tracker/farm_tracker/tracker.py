@@ -16,6 +16,7 @@ from farm.core.ids import JobId, LeaseId
 from farm.errors import FarmError, Fenced, InfrastructureError
 from farm_tracker import adopting
 from farm_tracker.commits import Commits, durable_part
+from farm_tracker.crash_points import POINTS
 from farm_tracker.links import Link, Links
 from farm_tracker.sessions import Sessions
 from farm_tracker.state.commands import (
@@ -110,6 +111,7 @@ class Tracker:
             len(self.state.queue),
             loaded.ended_jobs,
         )
+        POINTS.passed("start.loaded")
         await self.post(Tick())
 
     def end_streams(self) -> None:
@@ -316,6 +318,7 @@ class Tracker:
     def _carry_out(self, command: Command) -> None:
         match command:
             case GrantLease():
+                POINTS.passed("lease.granted")
                 self._grant(command)
             case RefuseLease():
                 waiter = self._waiting.get(command.lease_id)
@@ -325,6 +328,7 @@ class Tracker:
                 log.info("lease ended lease_id=%s: %s", command.lease_id, command.error.message)
                 self.sessions.end(command.lease_id, command.error)
             case PushDesired():
+                POINTS.passed("agent.pushed")
                 self.links.push(command)
             case FenceAgent():
                 error = Fenced(
@@ -341,14 +345,22 @@ class Tracker:
     def _tell_of_job(self, command: UnitChanged | JobEnded | JobAccepted | JobChanged) -> None:
         match command:
             case UnitChanged() | JobEnded():
+                POINTS.passed("unit.told")
                 self._tell(command)
             case JobAccepted():
+                POINTS.passed("job.accepted")
                 waiter = self._accepting.get(command.asked)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(command)
             case JobChanged():
-                for changed in self._changed.get(command.job_id, ()):
-                    changed.set()
+                self._tell_of_change(command.job_id)
+
+    def _tell_of_change(self, job_id: JobId) -> None:
+        job = self.state.run_jobs.get(job_id)
+        if job is not None and not job.is_open:
+            POINTS.passed("result.recorded")
+        for changed in self._changed.get(job_id, ()):
+            changed.set()
 
     def _wake_followers(self) -> None:
         for changed in self._followers:

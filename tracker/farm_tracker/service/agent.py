@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.ids import AgentId, LeaseId
 from farm.errors import Fenced, InvalidInput
+from farm_tracker.crash_points import POINTS
 from farm_tracker.identity.caller import check_speaks_for
 from farm_tracker.service.convert import desired_to_proto
 from farm_tracker.service.reports import Reports
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from farm_tracker.cas import BlobStore
     from farm_tracker.links import Link
     from farm_tracker.sessions import AgentEnd, Session
+    from farm_tracker.state.events import AgentReported
     from farm_tracker.tracker import Tracker
 
     Control = grpc.aio.ServicerContext[agent_pb2.AgentState, agent_pb2.DesiredState]
@@ -52,7 +54,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 raise InvalidInput("agent: an empty stream; send your state first")
             check_speaks_for(first.agent_id)
             reports = Reports(self._blobs)
-            link = self._tracker.connect(reports.take(first))
+            link = self._tracker.connect(_arrived(reports.take(first)))
             try:
                 await run_until(
                     self._push(context, link),
@@ -109,7 +111,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         while (state := await read(context)) is not None:
             if (state.agent_id, state.instance_id) != (link.agent_id, link.instance_id):
                 raise InvalidInput("agent: another agent on the same stream; open one for each")
-            self._tracker.post(reports.take(state))
+            self._tracker.post(_arrived(reports.take(state)))
+
+
+def _arrived(report: AgentReported) -> AgentReported:
+    if any(run.is_finished for run in report.runs):
+        POINTS.passed("result.arrived")
+    return report
 
 
 async def _relay(context: Serving, end: AgentEnd) -> None:

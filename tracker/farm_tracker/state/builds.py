@@ -83,11 +83,14 @@ def submit(draft: Draft, event: BuildSubmitted) -> None:
 
 
 def check_builders(draft: Draft, families: set[str]) -> None:
-    """Raise NobodyCanServe if no agent that is there builds one of the families."""
+    """Raise NobodyCanServe if no agent that is there builds one of the families.
+
+    One that was there before the tracker was restarted has its time to come back.
+    """
     built = {
         family
         for agent in draft.agents.values()
-        if agent.observed in (Observed.ONLINE, Observed.SUSPECT) and agent.build_slots > 0
+        if agent.observed is not Observed.OFFLINE and agent.build_slots > 0
         for family in agent.builds
     }
     for family in sorted(families - built):

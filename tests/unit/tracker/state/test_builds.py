@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from farm_tracker.state.commands import JobEnded, PushDesired, UnitChanged
 from farm_tracker.state.events import AgentDisconnected, BuildCancelled, BuildMerged, Tick
+from farm_tracker.state.model import Observed
 
 from farm.errors import InvalidInput, NobodyCanServe, all_errors
 
@@ -179,6 +180,16 @@ def test_build_that_no_agent_serves_is_refused(world):
     with pytest.raises(NobodyCanServe, match="nothing"):
         world.happen(world.submit("j", world.spec("a")))
     assert world.state.jobs == {}
+
+
+def test_build_waits_for_builders_that_a_restarted_tracker_has_not_heard_of_yet(world):
+    world.happen(world.agent(builds=X86))
+    before = world.state.agents["agent"]
+    world.state.agents["agent"] = replace(before, observed=Observed.UNKNOWN, last_report=world.now)
+    world.happen(world.submit("j", world.spec("a")))
+    assert units(world) == {"j-u0": "QUEUED"}
+    world.happen(world.agent(builds=X86))
+    assert units(world) == {"j-u0": "BUILDING"}
 
 
 def test_build_whose_builders_all_went_away_fails_in_the_end(world):

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+from farm_tracker.main import limits_of
+from farm_tracker.state.model import Limits
+
+from farm.errors import InvalidInput
+
+
+def test_limits_follow_the_silence_that_loses_an_agent():
+    assert limits_of(10.0) == Limits()
+    found = limits_of(2.5)
+    assert (found.heartbeat_s, found.suspect_s, found.offline_s) == (0.25, 1.0, 2.5)
+
+
+@pytest.mark.parametrize("offline_s", [0.0, 0.99, 3601.0, float("nan"), float("inf"), -1.0])
+def test_limits_out_of_range_are_refused(offline_s):
+    with pytest.raises(InvalidInput, match=r"--offline-after: .* use 1 to 3600 seconds"):
+        limits_of(offline_s)
