@@ -125,7 +125,9 @@ class Agent:
         channel = self._channel = self._credential.channel()
         self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
         self._cache = BlobCache(spec.work_dir / "cache", BlobStub(channel))
-        self._builder = Builder(spec.builds, self._cache, spec.work_dir, new_id, self._confinement)
+        self._builder = Builder(
+            *(spec.builds, self._cache, spec.work_dir, new_id, self._confinement, spec.slots)
+        )
         outbox = Outbox(spec.work_dir / "outbox")
         self._runner = Runner(self._cache, outbox, clock, self._apply)
         self._toolchains: dict[str, str] = {}
@@ -264,22 +266,12 @@ class Agent:
         grant = session.grant
         try:
             await session.prepare()
-            if self._state.is_for_run(grant):  # nobody talks to it but this agent
-                self._apply(Prepared(grant.device_id, grant.epoch))
-                return
-            opened = asyncio.Event()
-            waiting = self._spawn(self._tell_opened(grant, opened))
-            try:
-                await session.serve(self._stub, self._identity, self._connection, opened)
-            finally:
-                waiting.cancel()
+            self._apply(Prepared(grant.device_id, grant.epoch))
+            if not self._state.is_for_run(grant):  # else nobody talks to it but this agent
+                await session.serve(self._stub, self._identity, self._connection)
         except (FarmError, OSError) as error:  # such as a full disk
             _LOG.warning("lease %s: %s", grant.lease_id, error)
             self._apply(SessionFailed(grant.device_id, grant.epoch, str(error)))
-
-    async def _tell_opened(self, grant: Grant, opened: asyncio.Event) -> None:
-        await opened.wait()
-        self._apply(Prepared(grant.device_id, grant.epoch))
 
     async def _clean(self, device_id: DeviceId, epoch: Epoch) -> None:
         try:

@@ -32,6 +32,8 @@ from farm_agents.tasks import finish
 from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30
+MAX_SPARES = 4
+"""Children that wait for builds, however many slots there are."""
 
 KINDS = {
     build_pb2.ITEM_KIND_DEVICE: "device",
@@ -50,6 +52,7 @@ class Builder:
     work_dir: Path
     new_id: IdSource
     confinement: Confinement
+    slots: int
     _zygote: Zygote | None = None
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -62,7 +65,10 @@ class Builder:
                     await self._zygote.close()
                 log = self.work_dir / "logs" / "builder.log"
                 self._zygote = await Zygote.start(
-                    "build", log, self.new_id, ",".join(self.families), rooms=rooms
+                    *("build", log, self.new_id, ",".join(self.families)),
+                    rooms=rooms,
+                    ahead=self._config(Path()),
+                    spares=max(1, min(self.slots, MAX_SPARES)),
                 )
             return self._zygote
 
@@ -99,6 +105,14 @@ class Builder:
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
+    def _config(self, folder: Path) -> dict[str, object]:
+        return {
+            "cache": str(self.cache.root),
+            "out": str(folder / "out"),
+            "log": str(folder / "output.log"),
+            "address_space_bytes": ADDRESS_SPACE_BYTES,
+        }
+
     async def close(self) -> None:
         """End the zygote with every child."""
         async with self._starting:
@@ -118,14 +132,7 @@ class Builder:
         self, zygote: Zygote, order: BuildOrder, folder: Path, stack: contextlib.ExitStack
     ) -> tuple[agent_pb2.BuildAttempt, Path | None]:
         """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it."""
-        child = await zygote.fork(
-            {
-                "cache": str(self.cache.root),
-                "out": str(folder / "out"),
-                "log": str(folder / "output.log"),
-                "address_space_bytes": ADDRESS_SPACE_BYTES,
-            }
-        )
+        child = await zygote.fork(self._config(folder))
         try:
             await child.send(_task(order).SerializeToString())
             frame = await child.receive()

@@ -56,6 +56,7 @@ class Child:
     given: bool = False
     exceeded: Mapping[str, str] = field(default_factory=dict)
     _out: Path | None = None
+    _told: bool = False
     _ending: asyncio.Task[None] | None = None
 
     @property
@@ -69,10 +70,18 @@ class Child:
         A confined child gets its own places instead: the cache as it is shown inside, a private folder for results
         (see `result`), and its output goes through the agent into ``log``.
         """
-        own = dict(config)
-        self._out = Path(str(own["out"])) if "out" in own else None
+        self._out = Path(str(config["out"])) if "out" in config else None
         if self.output is not None:
-            self.output.attach(Path(str(own["log"])))
+            self.output.attach(Path(str(config["log"])))
+        await self.tell(config)
+
+    async def tell(self, config: Mapping[str, object]) -> None:
+        """Send what `begin` does, ahead of it; the second time nothing."""
+        if self._told:
+            return
+        self._told = True
+        own = dict(config)
+        if self.output is not None:
             own |= {"out": str(OUT), "log": _PRINTS, "cache": str(CACHE)}
         await self.send(canonical_json(own))
 

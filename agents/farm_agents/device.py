@@ -81,7 +81,10 @@ class LocalDevice:
                 emulated = any(target.kind == "ea" for target in targets)
                 warm = "ea" if emulated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
-                    "session", self._log, self._new_id, warm, held_fds=held, rooms=rooms
+                    *("session", self._log, self._new_id, warm),
+                    held_fds=held,
+                    rooms=rooms,
+                    ahead=self.config(Path(), Path()),
                 )
             return self._zygote
 

@@ -86,22 +86,14 @@ class Session:
         return self._worker.log
 
     async def prepare(self) -> None:
-        """Make the scratch folder and start the worker.
-
-        Raises
-        ------
-        InfrastructureError
-            The worker does not start.
-        """
-        await asyncio.to_thread((self.folder / "out").mkdir, parents=True, exist_ok=True)
-        await self._worker.child()
+        """Wait until a worker is ready; raises InfrastructureError if none starts."""
+        await self._worker.prepare()
 
     async def serve(
         self,
         stub: agent_pb2_grpc.AgentServiceAsyncStub,
         identity: Identity,
         connection: Connection,
-        opened: asyncio.Event,
     ) -> None:
         """Answer the tracker's requests until cancelled, dialling again when the stream breaks.
 
@@ -109,8 +101,6 @@ class Session:
         ----------
         connection
             The control stream: the tracker knows this agent, and so its sessions, only while it is up.
-        opened
-            Set when the stream was opened for the first time.
 
         Raises
         ------
@@ -131,7 +121,6 @@ class Session:
             call = stub.Serve()
             try:
                 await call.write(frame)
-                opened.set()
                 self._failed.clear()  # numbers begin anew
                 await self._serve(call, backoff)
             except grpc.RpcError as rpc_error:
@@ -209,7 +198,8 @@ class Session:
         """Kill the worker with everything that it started, and remove the scratch folder."""
         await self.device.kill_all()
         self._worker.close()
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        if self._worker.used:
+            await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
     def _attach(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
         asked = request.attach

@@ -42,12 +42,15 @@ class SessionWorker:
     ----------
     loaded
         What was loaded, in the order of module ids; whoever loads something adds it.
+    used
+        Whether there was ever a worker, and so the folder.
     """
 
     device: LocalDevice
     cache: BlobCache
     folder: Path
     loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
+    used: bool = False
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
@@ -80,12 +83,32 @@ class SessionWorker:
         await self.cache.fetch_all(damaged)
         return await self.exchange(child, request, limit_s)
 
+    async def prepare(self) -> None:
+        """Wait until there is a worker for the first request.
+
+        One that waits in a sandbox is only taken by a request, since whoever has it is never given back: a lease
+        that asks nothing costs no sandbox.
+
+        Raises
+        ------
+        InfrastructureError
+            None starts.
+        """
+        zygote = await self.device.zygote()
+        if zygote.rooms is None:
+            await self.child()
+        else:
+            await zygote.wait_for_spare()
+
     async def child(self) -> Child:
         """Return the worker, starting one and loading what was loaded before if it has died."""
         if self._child is not None and self._child.usable:
             return self._child
         self.close()
         zygote = await self.device.zygote()
+        if not self.used:
+            await asyncio.to_thread((self.folder / "out").mkdir, parents=True, exist_ok=True)
+            self.used = True
         config = self.device.config(self.folder, self.cache.root)
         if zygote.rooms is None:  # else what it prints comes through a pipe of its sandbox
             config["log"] = str(self._open_output())

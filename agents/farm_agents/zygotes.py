@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,8 @@ from farm_agents.worker.control import (
 START_LIMIT_S = 90.0
 FORK_LIMIT_S = 10.0
 END_LIMIT_S = 5.0
+REFILL_AFTER_S = 0.05
+"""How long the next spare child is not begun after one was given away: making it would slow that one down."""
 POLL_S = 0.02
 
 _INHERITED = (
@@ -68,10 +71,13 @@ class Zygote:
     mark: str
     ready: asyncio.Future[int]
     rooms: Rooms | None
+    ahead: Mapping[str, object] | None = None
+    spares: int = 1
     _children: dict[int, Child] = field(default_factory=dict)
     _forked: dict[int, asyncio.Future[int]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _spare: asyncio.Task[Child] | None = None
+    _spares: deque[asyncio.Task[Child]] = field(default_factory=deque)
+    _refill: asyncio.TimerHandle | None = None
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
@@ -84,6 +90,8 @@ class Zygote:
         warm: str = "",
         held_fds: tuple[int, ...] = (),
         rooms: Rooms | None = None,
+        ahead: Mapping[str, object] | None = None,
+        spares: int = 1,
     ) -> Zygote:
         """Start a zygote and wait until it is warm.
 
@@ -99,6 +107,11 @@ class Zygote:
             Descriptors that it keeps open (locks that have to last as long as its tree).
         rooms
             Makes a sandbox for each child; None: children are not confined.
+        ahead
+            What every child will be told by `fork`, paths of the host aside: one in a sandbox is told while it waits,
+            so that it is ready when it is needed.
+        spares
+            How many children wait in a sandbox.
 
         Raises
         ------
@@ -106,6 +119,7 @@ class Zygote:
             It did not become ready; the log says why.
         """
         zygote = _spawn(role, log, new_id("worker"), warm, held_fds, rooms)
+        zygote.ahead, zygote.spares = ahead, spares
         try:
             async with asyncio.timeout(START_LIMIT_S):
                 await asyncio.shield(zygote.ready)
@@ -119,7 +133,7 @@ class Zygote:
             await finish(zygote.close())
             raise
         if rooms is not None:
-            zygote._prepare_spare()
+            zygote._prepare_spares()
         return zygote
 
     @property
@@ -139,31 +153,51 @@ class Zygote:
         await child.begin(config)
         return child
 
+    async def wait_for_spare(self) -> None:
+        """Wait until a child in a sandbox waits to be forked; it is not given away yet. Raises as `fork`."""
+        async with self._taking:
+            await self._usable_spare()
+
     async def _take_spare(self) -> Child:
         async with self._taking:
-            while True:
-                self._check_alive()
-                task = self._prepare_spare()
-                try:
-                    child = await asyncio.shield(task)
-                finally:
-                    if task.done():
-                        self._spare = None
-                if child.usable:
-                    child.given = True
-                    self._prepare_spare()
-                    return child
+            child = await self._usable_spare()
+            child.given = True
+            self._spares.popleft()
+            loop = asyncio.get_running_loop()
+            self._refill = loop.call_later(REFILL_AFTER_S, self._prepare_spares)
+            return child
 
-    def _prepare_spare(self) -> asyncio.Task[Child]:
-        if self._spare is None:
-            self._spare = asyncio.create_task(self._make_confined())
-            self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._spare
+    async def _usable_spare(self) -> Child:
+        """Return the child that has waited longest."""
+        while True:
+            self._check_alive()
+            self._prepare_spares()
+            task = self._spares[0]
+            try:
+                child = await asyncio.shield(task)
+            except InfrastructureError:
+                self._spares.remove(task)
+                raise
+            if child.usable:
+                return child
+            self._spares.remove(task)
+
+    def _prepare_spares(self) -> None:
+        if self._refill is not None:
+            self._refill.cancel()
+            self._refill = None
+        while self.alive and len(self._spares) < self.spares:
+            task = asyncio.create_task(self._make_confined())
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._spares.append(task)
 
     async def _make_confined(self) -> Child:
         if self.rooms is None:
             raise InfrastructureError("worker: no sandbox for this zygote; start it again")
-        return await self._make(await self.rooms.open(f"{self.mark}.{next(self._numbers)}"))
+        child = await self._make(await self.rooms.open(f"{self.mark}.{next(self._numbers)}"))
+        if self.ahead is not None:
+            await child.tell(self.ahead)
+        return child
 
     async def _make(self, sandbox: Sandbox | None) -> Child:
         """Have the zygote fork a child; the sandbox is then the child's to end."""
@@ -301,8 +335,10 @@ class Zygote:
             processes.kill(left if self.process.returncode is not None else ())
             await asyncio.sleep(POLL_S)
         self.control.close()
-        if self._spare is not None:
-            await asyncio.wait({self._spare})
+        if self._refill is not None:
+            self._refill.cancel()
+        if self._spares:
+            await asyncio.wait(self._spares)
         for child in list(self._children.values()):
             await self._bury(child, signal.SIGKILL)
         if self._tasks:

@@ -23,8 +23,8 @@ from farm.target import Target
 from farm_agents.failures import error_to_proto
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
-from farm_agents.worker.frames import read_frame, write_frame
-from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_output
+from farm_agents.worker.frames import write_frame
+from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_output, requests
 from farm_agents.worker.small import small_function
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
     size = config.get("address_space_bytes")
     processes.limit_resources(size if isinstance(size, int) else 0, MAX_FILE_BYTES)
     cache, out = Path(str(config["cache"])), Path(str(config["out"]))
-    while (frame := read_frame(channel)) is not None:
+    for frame in requests(channel, "farm-build"):
         task = agent_pb2.BuildTask.FromString(frame)
         processes.limit_cpu(task.limit_s + CPU_GRACE_S)
         write_frame(channel, compile_task(task, cache, out).SerializeToString())

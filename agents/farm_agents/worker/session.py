@@ -13,7 +13,7 @@ import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -188,9 +188,16 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
     allow_cpu = processes.limit_cpu if spec.kind == "qemu" else processes.limit_own_cpu
     out = Path(_text(config, "out"))
     session = Session(spec.open(), Path(_text(config, "cache")), out, allow_cpu, Replies(out))
-    while (frame := read_frame(channel)) is not None:
+    for frame in requests(channel, "farm-session"):
         request = session_pb2.SessionRequest.FromString(frame)
         write_frame(channel, session.answer(request).SerializeToString())
+
+
+def requests(channel: socket.socket, name: str) -> Iterator[bytes]:
+    """Yield what comes until the agent ends the channel; from the first on the process is called `name`."""
+    while (frame := read_frame(channel)) is not None:
+        processes.set_name(name)
+        yield frame
 
 
 def _limit_s(call: session_pb2.CallRequest) -> float:

@@ -50,7 +50,7 @@ Role = Callable[[socket.socket, Mapping[str, object]], None]
 _CHANNEL_FD = 3
 _MAX_FDS = 16
 SPARE_NAME = "farm-spare"
-"""What people see of a child that waits for work; one that has some is named by its role, such as ``farm-build``."""
+"""What people see of a child that waits for work; its role names it when it has some, such as ``farm-build``."""
 _ROOM_FDS = 3
 """Before the ``cgroup.procs`` of a sandboxed child: its channel, its output, its sandbox's first process."""
 _POLL_S = 0.01
@@ -184,7 +184,6 @@ class Zygote:
         own = _read_config(channel)  # comes after the process in between has ended
         if own is not None:
             processes.die_with_parent(os.getppid())
-            processes.set_name(f"farm-{self.name}")
             self.role(channel, own)
 
     def _only_channel(self, channel_fd: int) -> socket.socket:

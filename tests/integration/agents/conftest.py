@@ -293,18 +293,28 @@ def zygotes():
 
 def workers():
     """Every process below this one that works for somebody, or that one of these has started."""
+    return called("farm-session", "farm-build")
+
+
+def spares():
+    """Every process below this one that waits in a sandbox to work for somebody."""
+    return called("farm-spare")
+
+
+def called(*names):
+    """Every process below this one that has one of these names."""
     found = []
     for pid in processes.descendants_of(os.getpid()):
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().strip() in ("farm-session", "farm-build"):
+            if Path(f"/proc/{pid}/comm").read_text().strip() in names:
                 found.append(pid)
     return found
 
 
 @pytest.fixture
 def tree():
-    """The processes of the agent that runs in this one: ``tree.zygotes()``, ``tree.workers()``."""
-    return SimpleNamespace(zygotes=zygotes, workers=workers)
+    """The processes of the agent that runs in this one: zygotes, workers, spares."""
+    return SimpleNamespace(zygotes=zygotes, workers=workers, spares=spares)
 
 
 @pytest.fixture

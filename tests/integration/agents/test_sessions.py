@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -356,5 +357,33 @@ def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm, tree):
             await tracker.device_is("IDLE", 0)
         assert tree.zygotes() == [zygote]
         assert tree.workers() == []
+
+    run_farm(story)
+
+
+def test_worker_that_was_asked_nothing_serves_the_next_lease_and_one_that_was_asked_never(
+    run_farm, hostile, tree
+):
+    async def story(tracker, spec):
+        device = await tracker.device_is_good()
+        if device.description.labels["sandbox"] == "none":
+            pytest.skip("needs a sandbox: bubblewrap")
+        await tracker.lease(1)
+        (first,) = tree.spares()
+        await tracker.want(leases=[])
+        await tracker.device_is("IDLE", 0)
+        assert tree.spares() == [first]
+
+        client = await tracker.lease(2)
+        await client.load(hostile)
+        assert tree.workers() == [first]
+        await tracker.want(leases=[])
+        await tracker.device_is("IDLE", 0)
+        assert not Path(f"/proc/{first}").exists()
+
+        client = await tracker.lease(3)
+        await client.load(hostile)
+        assert value_of(await client.call("increment", number(1))) == 2
+        assert first not in tree.workers()
 
     run_farm(story)
