@@ -13,12 +13,23 @@ if TYPE_CHECKING:
     from farm.artifact import Artifact, inspect_bytes, merge
     from farm.building import build
     from farm.client import connect
+    from farm.ir.declaration import read_source
     from farm.runtime.local import load_local as load
     from farm.target import Target
 
 __version__ = "0.1.0"
 
-__all__ = ["Artifact", "Target", "build", "connect", "inspect_bytes", "load", "merge", "te"]
+__all__ = [
+    "Artifact",
+    "Target",
+    "build",
+    "connect",
+    "inspect_bytes",
+    "load",
+    "merge",
+    "read_source",
+    "te",
+]
 
 _HOME = {
     "Artifact": "farm.artifact",
@@ -28,6 +39,7 @@ _HOME = {
     "inspect_bytes": "farm.artifact",
     "load": "farm.runtime.local:load_local",
     "merge": "farm.artifact",
+    "read_source": "farm.ir.declaration",
 }
 
 

@@ -12,8 +12,10 @@ from farm.artifact import Artifact, BuiltModule, assemble
 from farm.building.plan import BuildItem, Request, plan
 from farm.building.report import ItemOutcome, ItemState, Progress, failure
 from farm.codegen import compile_function
+from farm.codegen.alone import compile_alone
 from farm.core.clock import Clock, SystemClock
 from farm.errors import FarmError
+from farm.ir.source import Source
 from farm.target import Target
 
 
@@ -76,7 +78,12 @@ def build(
 def _compile(item: BuildItem, modules: list[BuiltModule], clock: Clock) -> ItemOutcome:
     began = clock.now()
     try:
-        modules.append(compile_function(item.code, item.kind, item.target))
+        # What others wrote may crash the compiler.
+        foreign = isinstance(item.function.body, Source) and item.kind == "device"
+        compiled = (compile_alone if foreign else compile_function)(
+            item.code, item.kind, item.target
+        )
+        modules.append(compiled)
     except FarmError as error:
         return ItemOutcome(item, ItemState.FAILED, seconds=clock.now() - began, error=error)
     return ItemOutcome(item, ItemState.DONE, seconds=clock.now() - began)

@@ -18,8 +18,22 @@ if TYPE_CHECKING:
 
 
 @click.command("build")
-@click.argument("file", metavar="FILE.py", type=EXISTING_FILE)
+@click.argument("file", metavar="FILE", type=EXISTING_FILE)
 @click.option("--target", "targets", multiple=True, help="Build for this target; may be repeated.")
+@click.option(
+    "--signature",
+    "declarations",
+    metavar="DECLARATION",
+    multiple=True,
+    help="What a function of C or LLVM IR takes, instead of the file's comments; may be repeated.",
+)
+@click.option(
+    "--c-option",
+    "options",
+    metavar="OPTION",
+    multiple=True,
+    help="For the C compiler, such as -DN=4; may be repeated.",
+)
 @click.option("--target-host", help="What the code that calls accelerators is compiled for.")
 @click.option("--variants", is_flag=True, help="Allow one function name on several targets.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure, to report every one.")
@@ -34,6 +48,8 @@ if TYPE_CHECKING:
 def command(
     file: Path,
     targets: tuple[str, ...],
+    declarations: tuple[str, ...],
+    options: tuple[str, ...],
     target_host: str | None,
     variants: bool,
     keep_going: bool,
@@ -42,10 +58,10 @@ def command(
     tracker: str | None,
     output: Output,
 ) -> None:
-    """Build the functions of a Python file into one artifact.
+    """Build the functions of a file of Python, C (.c) or LLVM IR (.ll, .bc) into one artifact.
 
-    FILE.py is run in this process, as your own code. It defines `functions`, a list of what te.function returns, or
-    `request`, as for farm.build.
+    A Python file is run in this process, as your own code. It defines `functions`, a list of what te.function returns,
+    or `request`, as for farm.build.
 
     \b
     Example, kernels.py:
@@ -57,6 +73,20 @@ def command(
     \b
       farm build kernels.py
       farm build kernels.py --variants --target llvm --target "llvm -mtriple=aarch64-linux-gnu"
+
+    C and LLVM IR say in a comment what each function takes; it returns nothing. A parameter without extents is one
+    number, passed by its value; others are pointers. The role is input, output or inout.
+
+    \b
+    Example, saxpy.c (in LLVM IR the comment begins with ;):
+      // farm: saxpy(a: float32, x: float32[1024], y: float32[1024] inout)
+      void saxpy(float a, const float *x, float *y) {
+        for (int i = 0; i < 1024; i++) y[i] += a * x[i];
+      }
+
+    \b
+      farm build saxpy.c --target "llvm -mtriple=riscv64-linux-gnu"
+      farm build saxpy.bc --signature "saxpy(a: float32, x: float32[8], y: float32[8] inout)"
 
     \b
     JSON: {"artifact": {"path", "digest", "size_bytes", "target_host", "symbols",
@@ -70,7 +100,7 @@ def command(
         raise click.BadParameter(f"folder {out.parent} does not exist", param_hint="--out")
     from farm.cli.source import read_request
 
-    request = read_request(file, targets)
+    request = read_request(file, targets, declarations, options)
     with output.steps("building") as steps:
         follow = _Follow(steps)
         artifact = _build(request, target_host, variants, keep_going, local, tracker, follow)

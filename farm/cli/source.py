@@ -1,4 +1,4 @@
-"""The user's Python file: run it, and find what it wants built.
+"""The user's file: run or read it, and find what it wants built.
 
 Owns: running it, and errors that name its line. Does not own: the rules of a request (`farm.building`).
 
@@ -18,18 +18,26 @@ from typing import Any
 from farm.building import Request
 from farm.errors import FarmError, InvalidInput
 from farm.ir import Function
+from farm.ir.declaration import SUFFIXES, read_source
 from farm.target import Target
 
 _HINT = "define `functions`, a list of what te.function returns, or `request`, as for farm.build"
 
 
-def read_request(path: Path, targets: Sequence[str]) -> Request:
-    """Run a file and return what it wants built.
+def read_request(
+    path: Path,
+    targets: Sequence[str],
+    declarations: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> Request:
+    """Run a Python file, or read one of C or LLVM IR, and return what it wants built.
 
     Parameters
     ----------
     targets
-        If any: all of the file's ``functions`` for each of them.
+        If any: all of the file's functions for each of them.
+    declarations, options
+        As in `farm.ir.declaration.functions_of`, for files that are not Python.
 
     Raises
     ------
@@ -39,6 +47,13 @@ def read_request(path: Path, targets: Sequence[str]) -> Request:
         A target does not parse.
     """
     parsed = [Target.parse(text) for text in targets]
+    if path.suffix in SUFFIXES:
+        declared = read_source(path, declarations, options)
+        return dict.fromkeys(parsed, declared) if parsed else declared
+    if declarations or options:
+        raise InvalidInput(
+            f"{path}: --signature and --c-option are for files of {', '.join(SUFFIXES)}; drop them"
+        )
     names = run_file(path)
     if ("functions" in names) == ("request" in names):
         both = "both" if "functions" in names else "neither"

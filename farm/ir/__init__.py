@@ -9,11 +9,12 @@ The grammar::
     Buffer   = (name, DType, extents, alignment, global | stack | register)
     Stmt     = For(var, extent, Stmt, serial | parallel | vectorized | unrolled, annotations)
              | Store(Buffer, Expr*, Expr) | If(Expr, Stmt, Stmt?) | Block(Stmt*)
-             | Allocate(Buffer, Stmt) | Call(callee, Buffer*)
+             | Allocate(Buffer, Stmt) | Call(callee, Buffer*) | Source(c | llvm, text, option*)
     Expr     = Const | Var | Load(Buffer, Expr*) | Binary(op, Expr, Expr) | Compare(op, Expr, Expr)
              | Select(Expr, Expr, Expr) | Cast(DType, Expr) | Math(op, Expr)
 
-Invariant: nodes are immutable and well typed; a function that passes `verify` never leaves its buffers.
+Invariant: nodes are immutable and well typed; a function that passes `verify` never leaves its buffers, unless it
+is `Source`.
 """
 
 from farm.ir.buffer import Buffer, Scope

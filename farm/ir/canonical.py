@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from farm.ir.buffer import Buffer
 from farm.ir.expr import Expr, Load, Var, map_children
 from farm.ir.function import Function
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
 
@@ -64,6 +65,8 @@ class _Renaming:
                 renamed = replace(buffer, name=self.fresh("t", len(self.buffers)))
                 self.buffers[buffer.name] = renamed
                 return Allocate(renamed, self.stmt(body))
+            case Source(language, text, options):
+                return Source(language, text, options)
             case Call(callee, buffers):
                 return Call(callee, tuple(map(self.buffer, buffers)))
             case _:

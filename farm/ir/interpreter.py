@@ -31,6 +31,7 @@ from farm.ir.expr import (
     Var,
 )
 from farm.ir.function import Function, Role
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
 Env = dict[str, int]
@@ -147,6 +148,11 @@ class _Compiler:
             case Allocate(buffer, body):
                 self.memory[buffer.name] = [None] * buffer.elements
                 return self._allocate(buffer, self.stmt(body))
+            case Source(language):
+                raise InvalidFunction(
+                    f"function {self.function.name}: its body is {language.value}, which nothing interprets; "
+                    "run it on a device"
+                )
             case Call():
                 return self._call(stmt)
             case _:

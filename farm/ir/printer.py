@@ -14,6 +14,7 @@ from farm.ir.buffer import Buffer, Scope
 from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Math, Select, Var
 from farm.ir.function import FastMath, Function
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, Call, For, If, LoopKind, Stmt, Store
 
 INFIX = {
@@ -29,6 +30,7 @@ INFIX = {
     BinaryOp.SHL: "<<",
     BinaryOp.SHR: ">>",
 }
+_BITCODE = ("(bitcode)",)
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
@@ -144,6 +146,12 @@ def _lines(stmt: Stmt, depth: int) -> Iterator[str]:
         case Block(stmts):
             for inner in stmts:
                 yield from _lines(inner, depth)
+        case Source(language, text, options):
+            said = f" {' '.join(options)}" if options else ""
+            yield f"{pad}source {language.value}{said} {{"
+            lines = _BITCODE if b"\0" in text else text.decode(errors="replace").splitlines()
+            yield from (f"{pad}  {line}".rstrip() for line in lines)
+            yield f"{pad}}}"
         case Call(callee, buffers):
             yield f"{pad}call {callee}({', '.join(buffer.name for buffer in buffers)})"
         case _:

@@ -3,7 +3,8 @@
 Owns: every rule of the IR but the typing of single nodes (their constructors). Does not own: what a target can do
 (`farm.codegen`), or rules between functions (`farm.building.references`).
 
-Invariant: a function that passes never reads or writes outside a buffer, whatever its inputs hold.
+Invariant: a function that passes never reads or writes outside a buffer, whatever its inputs hold; what a body in
+another language does is its author's to answer for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from farm.ir.dtype import DType
 from farm.ir.expr import Expr, Load, Select, Var
 from farm.ir.function import Function, Role
 from farm.ir.printer import print_expr
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
 MAX_PARAMS = 64
@@ -117,6 +119,10 @@ class _Check:
                 self.buffers[buffer.name] = buffer
                 self.stmt(body, facts, depth + 1)
                 del self.buffers[buffer.name]
+            case Source():
+                if depth > 0:
+                    raise self.fail("source in another language is only part of the body; call it")
+                self.written.update(self.buffers)
             case Call():
                 self.call(stmt)
             case _:

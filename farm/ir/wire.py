@@ -34,6 +34,7 @@ from farm.ir.expr import (
     const,
 )
 from farm.ir.function import FastMath, Function, Param, Role
+from farm.ir.source import Language, Source
 from farm.ir.stmt import Allocate, Annotations, Block, Call, For, If, LoopKind, Span, Stmt, Store
 from farm.ir.verifier import MAX_DEPTH, MAX_NODES, verify
 
@@ -215,6 +216,9 @@ def _stmt(stmt: Stmt) -> pb.Stmt:
             message.block.CopyFrom(pb.Block(stmts=map(_stmt, stmts)))
         case Allocate(buffer, body):
             message.allocate.CopyFrom(pb.Allocate(buffer=_buffer(buffer), body=_stmt(body)))
+        case Source(language, text, options):
+            source = pb.Source(language=language.value, text=text, options=options)
+            message.source.CopyFrom(source)
         case Call(callee, buffers):
             message.call.CopyFrom(pb.Call(callee=callee, buffers=[b.name for b in buffers]))
         case _:
@@ -297,6 +301,10 @@ class _Reader:
             case "call":
                 buffers = tuple(self.buffer(name) for name in message.call.buffers)
                 return Call(message.call.callee, buffers, span=span)
+            case "source":
+                source = message.source
+                language = _enum(Language, source.language)
+                return Source(language, source.text, tuple(source.options), span=span)
             case _:
                 raise InvalidFunction("statement: empty or of an unknown kind; update the farm")
 
@@ -386,7 +394,7 @@ def _const_back(message: pb.Const) -> Const:
     return const(getattr(message, field), dtype)
 
 
-_Op = TypeVar("_Op", BinaryOp, CompareOp, MathOp)
+_Op = TypeVar("_Op", BinaryOp, CompareOp, MathOp, Language)
 
 
 def _enum(kind: type[_Op], name: str) -> _Op:

@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm.core.files import write_atomic
-from farm.errors import ArtifactError, DuplicateSymbol, InfrastructureError, UndefinedReference
+from farm.errors import (
+    ArtifactError,
+    DuplicateSymbol,
+    InfrastructureError,
+    TimeLimit,
+    UndefinedReference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +94,7 @@ def _compiled(name: str, triple: str, work: Path, cache: Path) -> Path:
     if cached.is_file():
         return cached
     source, made = _FOLDER / f"{name}.c", work / f"{name}.o"
-    _run([str(zig()), "cc", f"--target={triple}", *_FLAGS, str(source), "-o", str(made)], work)
+    _run(["cc", f"--target={triple}", *_FLAGS, str(source), "-o", str(made)], work)
     with contextlib.suppress(OSError):  # an unwritable or full cache costs only time
         cache.mkdir(parents=True, exist_ok=True)
         write_atomic(cached, made.read_bytes())
@@ -107,8 +113,8 @@ def link_image(arch: str, sections: Sequence[Section], work: Path, cache: Path) 
     """
     inputs = [runner_object(arch, work, cache), *_written(sections, work)]
     image = work / "image"
-    command = [str(zig()), "ld.lld", "-static", "-e", "__farm_start", "-z", "noexecstack"]
-    result = _invoke([*command, "-o", str(image), *map(str, inputs)], work)
+    command = ["ld.lld", "-static", "-e", "__farm_start", "-z", "noexecstack"]
+    result = run_zig([*command, "-o", str(image), *map(str, inputs)], work)
     if result.returncode != 0:
         raise _does_not_fit(result.stderr)
     return image
@@ -136,9 +142,9 @@ def link_wasm(
     inputs = [memory_object(work, cache), *_written(sections, work)]
     image = work / "image.wasm"
     # The stack lies first, so that running over its end is a trap and not a write into data.
-    command = [str(zig()), "wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={_STACK}"]
+    command = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={_STACK}"]
     names = [f"--export={name}" for name in ("__heap_base", *exports)]
-    result = _invoke([*command, *names, "-o", str(image), *map(str, inputs)], work)
+    result = run_zig([*command, *names, "-o", str(image), *map(str, inputs)], work)
     if result.returncode != 0:
         text = result.stderr.decode(errors="replace")
         if match := _UNDEFINED.search(text):
@@ -167,18 +173,27 @@ def _does_not_fit(stderr: bytes) -> ArtifactError:
 
 
 def _run(command: list[str], work: Path) -> None:
-    result = _invoke(command, work)
+    result = run_zig(command, work)
     if result.returncode != 0:
         raise InfrastructureError(
             f"linker: the compiler failed ({_tail(result.stderr)}); reinstall kernel-farm[cross]"
         )
 
 
-def _invoke(command: list[str], work: Path) -> subprocess.CompletedProcess[bytes]:
+def run_zig(arguments: Sequence[str], work: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run ``zig`` in a folder, which also takes its caches; what it printed is in the result.
+
+    Raises
+    ------
+    TimeLimit
+        It ran longer than `COMPILE_LIMIT_S`; it was killed.
+    InfrastructureError
+        It is not installed, or cannot be run.
+    """
     folders = {"ZIG_GLOBAL_CACHE_DIR": str(work / "zig"), "ZIG_LOCAL_CACHE_DIR": str(work / "zig")}
     try:
         return subprocess.run(
-            command,
+            [str(zig()), *arguments],
             env={**os.environ, **folders},
             cwd=work,
             stdin=subprocess.DEVNULL,
@@ -186,9 +201,13 @@ def _invoke(command: list[str], work: Path) -> subprocess.CompletedProcess[bytes
             timeout=COMPILE_LIMIT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise TimeLimit(
+            f"zig {arguments[0]}: ran longer than {COMPILE_LIMIT_S:g} s; simplify what it compiles"
+        ) from error
+    except OSError as error:
         raise InfrastructureError(
-            f"linker: cannot run the compiler ({error}); reinstall kernel-farm[cross]"
+            f"zig {arguments[0]}: cannot be run ({error}); reinstall kernel-farm[cross]"
         ) from error
 
 

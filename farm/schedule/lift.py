@@ -15,6 +15,7 @@ from farm.errors import ScheduleError
 from farm.ir.buffer import Buffer, Scope
 from farm.ir.expr import Binary, BinaryOp, Expr, Load, Var, const, map_children, walk
 from farm.ir.function import Function
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, Call, For, If, LoopKind, Stmt, Store
 from farm.schedule.block import Iter, Leaf, Reduction, substitute, variables
 from farm.schedule.tree import State, tidy, unique
@@ -66,6 +67,8 @@ class _Lifting:
                     negated = condition ^ const(True, "bool")
                     parts.append(self.stmt(else_body, loops, (*conditions, negated)))
                 return Block(tuple(parts))
+            case Source(language):
+                raise self.refuse(f"its body is {language.value}; write it as a tensor expression")
             case Call(callee):
                 raise self.refuse(f"it calls {callee}; schedule the function that is called")
             case _:

@@ -275,6 +275,7 @@ class Stmt(_message.Message):
     BLOCK_FIELD_NUMBER: _builtins.int
     ALLOCATE_FIELD_NUMBER: _builtins.int
     CALL_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
     SPAN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def for_loop(self) -> Global___For: ...
@@ -289,6 +290,8 @@ class Stmt(_message.Message):
     @_builtins.property
     def call(self) -> Global___Call: ...
     @_builtins.property
+    def source(self) -> Global___Source: ...
+    @_builtins.property
     def span(self) -> Global___Span: ...
     def __init__(
         self,
@@ -299,13 +302,14 @@ class Stmt(_message.Message):
         block: Global___Block | None = ...,
         allocate: Global___Allocate | None = ...,
         call: Global___Call | None = ...,
+        source: Global___Source | None = ...,
         span: Global___Span | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "block", b"block", "call", b"call", "for_loop", b"for_loop", "if_then", b"if_then", "kind", b"kind", "span", b"span", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "block", b"block", "call", b"call", "for_loop", b"for_loop", "if_then", b"if_then", "kind", b"kind", "source", b"source", "span", b"span", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "block", b"block", "call", b"call", "for_loop", b"for_loop", "if_then", b"if_then", "kind", b"kind", "span", b"span", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocate", b"allocate", "block", b"block", "call", b"call", "for_loop", b"for_loop", "if_then", b"if_then", "kind", b"kind", "source", b"source", "span", b"span", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["for_loop", "store", "if_then", "block", "allocate", "call"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["for_loop", "store", "if_then", "block", "allocate", "call", "source"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -513,6 +517,38 @@ class Call(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Call: _TypeAlias = Call  # noqa: Y015
+
+@_typing.final
+class Source(_message.Message):
+    """Code in another language, always the whole body of its function."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LANGUAGE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    language: _builtins.str
+    """c llvm."""
+    text: _builtins.bytes
+    """C in UTF-8; LLVM IR as text or bitcode. At most 4 MiB."""
+    @_builtins.property
+    def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For C: options such as -DN=4, in order."""
+
+    def __init__(
+        self,
+        *,
+        language: _builtins.str = ...,
+        text: _builtins.bytes = ...,
+        options: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["language", b"language", "options", b"options", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Source: _TypeAlias = Source  # noqa: Y015
 
 @_typing.final
 class Expr(_message.Message):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from farm.errors import UnsupportedFunction
 from farm.ir import Buffer, DType, Function, Role
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, map_children
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, For, Stmt, Store
 
 
@@ -71,6 +72,8 @@ def lift(function: Function) -> Layer:
         It is none that this accelerator can run; the message says why.
     """
     lifting = _Lifting(function)
+    if isinstance(function.body, Source):
+        raise lifting.refuse(f"its body is {function.body.language.value}")
     for nest in _nests(function.body):
         lifting.nest(nest)
     return lifting.layer()

@@ -14,6 +14,7 @@ from llvmlite import ir
 from farm.artifact import BuiltModule
 from farm.artifact.abi import ALLOWED_IMPORTS
 from farm.artifact.module import Kind
+from farm.codegen.llvm.foreign import compile_foreign
 from farm.codegen.llvm.machine import Machine, machine_for, toolchain
 from farm.codegen.llvm.statements import Kernel
 from farm.codegen.llvm.stubs import emit_launch, emit_stub, emit_table_entry
@@ -22,6 +23,7 @@ from farm.codegen.llvm.unit import Software, Unit
 from farm.codegen.symbol import symbol_of
 from farm.errors import InvalidFunction, UnsupportedFunction
 from farm.ir import Function, signature_of
+from farm.ir.source import Source
 from farm.target import Target
 
 __all__ = ["compile_device", "compile_host", "toolchain"]
@@ -72,6 +74,10 @@ def compile_device(function: Function, target: Target) -> BuiltModule:
         The target lacks an operation, or the memory.
     """
     symbol = symbol_of(function, target)
+    if isinstance(function.body, Source):
+        machine = machine_for(target)
+        data = compile_foreign(function, function.body, symbol, machine)
+        return _module(function, "device", symbol, target, machine, data)
 
     def fill(unit: Unit) -> None:
         kernel = Kernel(unit, function, symbol).emit()
@@ -107,6 +113,13 @@ def _compile(
 ) -> BuiltModule:
     machine = machine_for(target)
     _check_memory(function, machine)
+    data = _object(function, symbol, machine, fill)
+    return _module(function, kind, symbol, target, machine, data)
+
+
+def _module(
+    function: Function, kind: Kind, symbol: str, target: Target, machine: Machine, data: bytes
+) -> BuiltModule:
     return BuiltModule(
         kind=kind,
         symbol=symbol,
@@ -116,7 +129,7 @@ def _compile(
         requires=target.requires,
         toolchain=toolchain(target),
         signature=signature_of(function),
-        data=_object(function, symbol, machine, fill),
+        data=data,
     )
 
 

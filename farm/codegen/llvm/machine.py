@@ -9,6 +9,7 @@ CPU or feature with a line on standard error.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import re
 import tempfile
@@ -42,11 +43,16 @@ def initialise() -> None:
     llvm.initialize_all_asmprinters()
 
 
+@functools.cache
 def toolchain(target: Target) -> str:
-    """Return what compiles here, down to the version of LLVM."""
+    """Return what compiles here, down to the version of LLVM and, where C can be compiled, of its compiler."""
     del target
     version = ".".join(map(str, llvm.llvm_version_info))
-    return f"farm-llvm 2, llvmlite {llvmlite.__version__}, LLVM {version}"
+    try:
+        c_compiler = f", zig {importlib.metadata.version('ziglang')}"
+    except importlib.metadata.PackageNotFoundError:
+        c_compiler = ""
+    return f"farm-llvm 2, llvmlite {llvmlite.__version__}, LLVM {version}{c_compiler}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,12 @@ class Machine:
         text
             LLVM IR that names this machine's triple and data layout.
         """
-        context = llvm.create_context()
-        module = llvm.parse_assembly(text, context)
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
+        return self.emit(module)
+
+    def emit(self, module: llvm.ModuleRef) -> bytes:
+        """Optimise a module that was verified, and return its object."""
         tm = self.create()
         tuning = llvm.create_pipeline_tuning_options(speed_level=3)
         tuning.loop_vectorization = True

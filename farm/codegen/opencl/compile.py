@@ -17,6 +17,7 @@ from farm.codegen.symbol import symbol_of
 from farm.errors import UnsupportedFunction
 from farm.ir import DType, Function, signature_of
 from farm.ir.expr import Cast, Const, walk
+from farm.ir.source import Source
 from farm.ir.stmt import Allocate, expressions
 from farm.ir.stmt import walk as walk_statements
 from farm.target import Target
@@ -35,8 +36,11 @@ def compile_opencl(function: Function, target: Target) -> BuiltModule:
     UnsupportedFunction
         OpenCL C cannot say it; the message says what.
     """
-    if function.private or function.callees:
+    body = function.body
+    if function.private or function.callees or isinstance(body, Source):
         what = "is private" if function.private else f"calls {', '.join(function.callees)}"
+        if isinstance(body, Source):
+            what = f"has a body of {body.language.value}"
         raise UnsupportedFunction(
             f"function {function.name} on opencl: it {what}; place it on the CPU"
         )

@@ -73,6 +73,11 @@ def test_document_commands_on_a_farm_run(script, embedded_farm, tmp_path):
         assert run.returncode == 0, f"{command}: {run.stdout}{run.stderr}"
 
 
+@pytest.mark.parametrize("text", blocks("c"))
+def test_document_source_is_the_one_that_its_commands_build(text):
+    assert text == (ROOT / "docs" / "examples" / "saxpy.c").read_text()
+
+
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_document_fleet_file_is_accepted(text, tmp_path):
     path = tmp_path / "fleet.toml"

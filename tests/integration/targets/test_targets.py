@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import farm
 from farm import te
-from farm.errors import NoVariant
+from farm.cli.main import run
+from farm.errors import BuildFailed, NoVariant
 from farm.ir import interpret
+from farm.ir.declaration import functions_of
 from farm.runtime.qemu import EMULATED, find_emulator
 from farm.target import Target
 from farm.testing import EmbeddedFarm
@@ -77,14 +81,17 @@ INPUTS = [
 
 
 @pytest.fixture(scope="module")
-def client():
+def address():
     """A farm with one agent that owns a device of each kind and builds for all of them."""
     families = tuple(sorted({target.family for target, _, _ in HERE.values()}))
     plan = AgentPlan("all", families, tuple(HERE), slots=1)
-    with (
-        EmbeddedFarm("processes", plans=(plan,)) as embedded,
-        farm.connect(embedded.address) as found,
-    ):
+    with EmbeddedFarm("processes", plans=(plan,)) as embedded:
+        yield embedded.address
+
+
+@pytest.fixture(scope="module")
+def client(address):
+    with farm.connect(address) as found:
         yield found
 
 
@@ -137,3 +144,42 @@ def test_device_refuses_every_other_slice_by_name(device, client, artifact):
 def test_built_on_the_farm_and_here_it_is_the_same_artifact(artifact):
     here = farm.build({target: [saxpy()] for target, _, _ in HERE.values()}, variants=True)
     assert here.digest == artifact.digest
+
+
+@pytest.mark.skipif(bool(KINDS["qemu:riscv64@riscv64"][2]), reason=KINDS["qemu:riscv64@riscv64"][2])
+def test_c_file_is_built_and_run_on_another_cpu_by_two_commands(address, client, tmp_path, capsys):
+    source = Path(__file__).parents[3] / "docs" / "examples" / "saxpy.c"
+    out = tmp_path / "saxpy.farm"
+    target = "llvm -mtriple=riscv64-linux-gnu"
+    tracker = ["--tracker", address, "-o", "json"]
+    built = []
+    for _ in range(2):
+        assert run(["build", str(source), "--target", target, "--out", str(out), *tracker]) == 0
+        built += json.loads(capsys.readouterr().out)["builds"]
+    assert [(item["agent_id"], item["cached"]) for item in built] == [("all", False), ("", True)]
+    rng = np.random.default_rng(5)
+    arrays = [np.array(2.5, np.float32), *rng.standard_normal((2, 1024)).astype(np.float32)]
+    with client.acquire("device_id=riscv64") as session:
+        result = session.load(farm.Artifact.load(out))["saxpy"](*arrays)
+    assert result.tobytes() == (arrays[2] + arrays[0] * arrays[1]).tobytes()
+    device = ["--device", "device_id=riscv64", "--random", "1", "--repeat", "3"]
+    assert run(["run", str(out), "saxpy", *device, *tracker]) == 0
+    assert "samples_ns" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(bool(KINDS["wasm"][2]), reason=KINDS["wasm"][2])
+def test_compiler_that_crashes_on_the_farm_is_a_build_error_and_the_farm_goes_on(client):
+    text = b"""
+declare <4 x float> @llvm.aarch64.neon.fmulx.v4f32(<4 x float>, <4 x float>)
+define void @f(ptr %x) {
+  %v = load <4 x float>, ptr %x
+  %w = call <4 x float> @llvm.aarch64.neon.fmulx.v4f32(<4 x float> %v, <4 x float> %v)
+  store <4 x float> %w, ptr %x
+  ret void
+}
+"""
+    (function,) = functions_of("f.ll", text, ["f(x: float32[4] inout)"])
+    with pytest.raises(BuildFailed, match="the compiler crashed"):
+        client.build({OWN: [function]})
+    good = text.replace(b"@llvm.aarch64.neon.fmulx.v4f32", b"@llvm.minnum.v4f32")
+    assert client.build({OWN: functions_of("f.ll", good, ["f(x: float32[4] inout)"])}).symbols
