@@ -8,6 +8,7 @@ Invariant: a live lease goes on, with the attempt that it serves: nothing that r
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from farm.core.values import replace
@@ -76,10 +77,10 @@ def _accounts(loaded: Loaded, now: float) -> dict[str, Account]:
     for lease in loaded.leases:
         known = accounts.get(lease.account, Account(lease.account, usage_at=now))
         accounts[lease.account] = _with_lease(known, lease)
-    for job in loaded.run_jobs:
-        if job.is_queued:
-            known = accounts.get(job.account, Account(job.account, usage_at=now))
-            accounts[job.account] = replace(known, queued=known.queued + 1)
+    queued = Counter(job.account for job in loaded.run_jobs if job.is_queued)
+    for name, count in queued.items():
+        known = accounts.get(name, Account(name, usage_at=now))
+        accounts[name] = replace(known, queued=known.queued + count)
     return accounts
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -132,7 +133,10 @@ async def _run(data_dir: str, listen: str, **options: Any) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    gc.disable()  # what is loaded stays: looking through it again and again finds nothing
     server = await serve(data_dir, listen, **options)
+    gc.freeze()
+    gc.enable()
     print(server.address, flush=True)
     log.info("serving address=%s data_dir=%s", server.address, data_dir)
     if server.certificate:

@@ -209,11 +209,12 @@ class Sessions:
         """Open the session of a lease that was granted."""
         self._sessions[lease.lease_id] = Session(lease)
 
-    def end(self, lease_id: LeaseId, error: FarmError) -> None:
-        """End the session of a lease that ended."""
+    def end(self, lease_id: LeaseId, error: FarmError) -> bool:
+        """End the session of a lease that ended; return whether there was one."""
         session = self._sessions.pop(lease_id, None)
         if session is not None:
             session.end(error)
+        return session is not None
 
     def end_all(self, error: FarmError) -> None:
         """End every session."""

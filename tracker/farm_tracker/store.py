@@ -41,7 +41,7 @@ from farm_tracker.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Engine, Table
 
@@ -308,8 +308,9 @@ def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) 
         connection.execute(upsert_of(table, connection.dialect.name), values)
 
 
-def _all(connection: Connection, query: Any) -> list[Any]:  # noqa: ANN401 - rows are dynamic
-    return list(connection.execute(query).mappings())
+def _all(connection: Connection, query: Any) -> Iterator[Any]:  # noqa: ANN401 - rows are dynamic
+    """Yield rows as they are read, since a hundred thousand of them at once are most of the memory of a start."""
+    yield from connection.execute(query).mappings()
 
 
 def _present(table: Mapping[Any, V | None]) -> list[V]:

@@ -100,7 +100,7 @@ class Tracker:
         changes = adopting.changes_of(loaded, now, self.state.limits)
         self.state.apply(changes)
         for lease in changes.leases.values():
-            if lease is not None:
+            if lease is not None and lease.job_id is None:
                 self.sessions.open(lease)
         log.info(
             "loaded agents=%d devices=%d leases=%d jobs=%d queued=%d ended_builds=%d",
@@ -325,8 +325,8 @@ class Tracker:
                 if waiter is not None and not waiter.done():
                     waiter.set_exception(command.error)
             case EndSession():
-                log.info("lease ended lease_id=%s: %s", command.lease_id, command.error.message)
-                self.sessions.end(command.lease_id, command.error)
+                if self.sessions.end(command.lease_id, command.error):
+                    log.info("lease ended lease_id=%s: %s", command.lease_id, command.error.message)
             case PushDesired():
                 POINTS.passed("agent.pushed")
                 self.links.push(command)
@@ -368,6 +368,8 @@ class Tracker:
 
     def _grant(self, command: GrantLease) -> None:
         lease: Lease = command.lease
+        if lease.job_id is not None:
+            return  # its agent runs it: nobody waits, and there is no session
         self.sessions.open(lease)
         log.info(
             "lease granted lease_id=%s device_id=%s epoch=%d holder=%r",
