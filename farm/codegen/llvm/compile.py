@@ -160,7 +160,14 @@ def _module_text(
     module.triple = machine.triple
     module.data_layout = machine.data_layout()
     stack_bytes = _STACK_BYTES if machine.is_elf else _WASM_STACK_BYTES
-    fill(Unit(module, software, stack_bytes, float32_lanes=not machine.flushes_denormals))
+    unit = Unit(
+        module,
+        software,
+        stack_bytes,
+        float32_lanes=not machine.flushes_denormals,
+        pairs=machine.architecture == "x86-64",
+    )
+    fill(unit)
     if machine.is_elf:
         emit_table_entry(Unit(module), symbol)
     return str(module)

@@ -21,6 +21,7 @@ from farm.codegen.llvm.division import Division, Operand
 from farm.codegen.llvm.functions import emit_function
 from farm.codegen.llvm.linear import Linear
 from farm.codegen.llvm.memory import Memory
+from farm.codegen.llvm.pairs import emit_pair, find_pair
 from farm.codegen.llvm.types import constant
 from farm.ir.bounds import Interval, interval, whole
 from farm.ir.buffer import Buffer
@@ -98,7 +99,9 @@ class Expressions:
                     context.unit, context.builder, self.emit(value), value.dtype, dtype
                 )
             case Math(op, value):
-                return emit_function(context.unit, context.builder, op, self.emit(value))
+                contract = "contract" in context.float_flags
+                result = self.emit(value)
+                return emit_function(context.unit, context.builder, op, result, contract=contract)
             case _:
                 raise AssertionError(f"unknown expression {type(expr).__name__}")
 
@@ -121,6 +124,8 @@ class Expressions:
             form = self.context.analysis.of(expr)
             if form != Linear(0, {expr: 1}):
                 return self.memory.sum(form)
+        if self.context.unit.pairs and (pair := find_pair(expr, self.context)):
+            return emit_pair(self.context, pair, self.emit)
         a, b = self.context.alike(self.emit(expr.a), self.emit(expr.b))
         if op in (BinaryOp.MIN, BinaryOp.MAX):
             order = CompareOp.LT if op is BinaryOp.MIN else CompareOp.GT

@@ -55,6 +55,8 @@ class Format:
         Arguments beyond these give 0 and infinity.
     levels
         Depth of the continued fraction of tanh.
+    contract
+        Whether products and sums may be fused.
     """
 
     kind: ir.Type
@@ -66,6 +68,7 @@ class Format:
     least: float
     most: float
     levels: int
+    contract: bool = False
 
     def constant(self, value: float) -> ir.Constant:
         """Return a constant of this format."""
@@ -79,8 +82,26 @@ FLOAT64 = Format(
 )
 
 
-def emit_function(unit: Unit, builder: ir.IRBuilder, op: MathOp, value: ir.Value) -> ir.Value:
-    """Return ``op(value)``."""
+class _Contracting(ir.IRBuilder):  # type: ignore[misc] # llvmlite has no types
+    """A builder whose products and sums may be fused."""
+
+    def fadd(self, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+        """Emit a sum."""
+        return super().fadd(lhs, rhs, flags=("contract",))
+
+    def fsub(self, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+        """Emit a difference."""
+        return super().fsub(lhs, rhs, flags=("contract",))
+
+    def fmul(self, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+        """Emit a product."""
+        return super().fmul(lhs, rhs, flags=("contract",))
+
+
+def emit_function(
+    unit: Unit, builder: ir.IRBuilder, op: MathOp, value: ir.Value, *, contract: bool = False
+) -> ir.Value:
+    """Return ``op(value)``; `contract` lets it fuse multiplications and additions."""
     kind = value.type
     if op is MathOp.SQRT:
         return builder.call(unit.intrinsic("llvm.sqrt", [kind], kind, [kind]), [value])
@@ -88,14 +109,19 @@ def emit_function(unit: Unit, builder: ir.IRBuilder, op: MathOp, value: ir.Value
         return builder.call(unit.intrinsic("llvm.floor", [kind], kind, [kind]), [value])
     form = FLOAT32 if element_of(kind) == F32 else FLOAT64
     form = replace(form, kind=vector(form.kind, lanes_of(value)))
+    form = replace(form, contract=contract)
     return builder.call(_helper(unit, op, form), [value])
 
 
 def _helper(unit: Unit, op: MathOp, form: Format) -> ir.Function:
     def build(unit: Unit, builder: ir.IRBuilder, args: Sequence[ir.Value]) -> ir.Value:
-        return _BODIES[op](unit, builder, args[0], form)
+        within = _Contracting(builder.block) if form.contract else builder
+        result = _BODIES[op](unit, within, args[0], form)
+        builder.position_at_end(within.block)
+        return result
 
-    return unit.helper(f"{op.value}_{intrinsic_suffix(form.kind)}", form.kind, [form.kind], build)
+    name = f"{op.value}_{intrinsic_suffix(form.kind)}{'_contract' * form.contract}"
+    return unit.helper(name, form.kind, [form.kind], build)
 
 
 def _exp(unit: Unit, builder: ir.IRBuilder, x: ir.Value, form: Format) -> ir.Value:

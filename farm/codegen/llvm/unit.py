@@ -39,12 +39,15 @@ class Unit:
         How much of the stack inner buffers may take.
     float32_lanes
         Whether vectors of float32 compute as scalars do; 32-bit NEON flushes denormals.
+    pairs
+        Whether the target adds two products of 16-bit integers at once.
     """
 
     module: ir.Module
     software: frozenset[Software] = frozenset()
     stack_bytes: int = 64 << 10
     float32_lanes: bool = True
+    pairs: bool = False
     _functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def intrinsic(

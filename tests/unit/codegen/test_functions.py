@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from farm.codegen.llvm.functions import MAX_ULPS
+from farm.ir import FastMath
 from farm.ir.expr import Math, MathOp
 
 SIZE = 1 << 16
@@ -52,11 +55,15 @@ def ulps(actual, exact, dtype):
     return np.abs(actual[finite].astype(np.longdouble) - exact[finite]) / unit, finite, nearest
 
 
+@pytest.mark.parametrize("contract", [False, True], ids=["exact", "contract"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("op", list(REFERENCES), ids=lambda op: op.value)
-def test_function_of_many_arguments_is_within_its_bound(op, dtype, elementwise_function, run):
+def test_function_of_many_arguments_is_within_its_bound(
+    op, dtype, contract, elementwise_function, run
+):
     x = arguments_of(op, dtype)
     function = elementwise_function("compute", {"x": x}, {"y": lambda x, i: Math(op, x)})
+    function = replace(function, fast_math=FastMath(contract=contract))
     y = run(function, [x])[0]
     with np.errstate(all="ignore"):
         exact = REFERENCES[op](x.astype(np.longdouble))

@@ -181,3 +181,28 @@ def test_unrolled_loops_that_are_too_large_still_loop(check):
     made = function([x], [y], body)
     rng = np.random.default_rng(2)
     check(made, [rng.integers(-9, 9, (64, 64, 64)).astype(np.int32) for _ in range(2)])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_sums_of_two_products_equal_interpreter_at_their_limits(dtype, values, check_all_ways):
+    """Pairs of lanes and of what all lanes share, in both orders; -2**15 squared twice wraps around."""
+    n = 21
+    a, b = buffer("a", dtype, 2 * n), buffer("b", dtype, 2 * n)
+    y = [buffer(f"y{number}", "int32", n) for number in range(4)]
+
+    def at(source, index):
+        return Load(source, (index,)).astype("int32")
+
+    even, odd = (i * 2, i * 2 + 1)
+    sums = [
+        at(a, even) * at(b, even) + at(a, odd) * at(b, odd),
+        at(a, number(0)) * at(b, even) + at(b, odd) * at(a, number(1)),
+        at(a, i) * at(b, number(3)) + at(a, i + n) * at(a, i + n),
+        at(a, even).astype("int64").astype("int32") * at(b, i) + at(a, odd) * at(b, odd),
+    ]
+    stores = [Store(target, (i,), value) for target, value in zip(y, sums, strict=True)]
+    made = function([a, b], y, For(i, n, Block(tuple(stores)), V))
+    lowest = np.full(2 * n, DType(dtype).min, DType(dtype).numpy)
+    rest = [np.zeros(n, np.int32) for _ in y]
+    check_all_ways(made, [lowest, lowest, *rest])
+    check_all_ways(made, arrays_of(made, values, seed=3))

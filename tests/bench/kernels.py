@@ -1,0 +1,176 @@
+"""Kernels beside tuned libraries, on this CPU: matrix products, convolutions, softmax and layer norm.
+
+Figures: ``matmul_512_f32_1t``, ``matmul_512_f32_2t``, ``matmul_1024_f32_1t`` (GFLOP/s; peer: numpy's OpenBLAS),
+``matmul_512_i8_1t`` (GOP/s), ``conv3x3_1t`` (GFLOP/s; 64 to 64 channels, 56 x 56), ``depthwise_1t``, ``softmax_1t``,
+``layer_norm_1t`` (GB/s read and written; peer: onnxruntime), and beside the last three ``copy_1t``, what numpy copies
+of as many bytes. The loop nests are those of `support.nests`, scheduled by hand.
+
+Ours and the peer's calls take turns. On one thread, time is the calling thread's CPU time, which other programs on the
+machine disturb least; on two it is wall time. Values are medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import threadpoolctl
+from support import nests, ort_peer, plain_blas
+from support.figures import emit
+
+import farm
+from farm.ir import Function
+from farm.runtime.interface import Array
+from farm.runtime.local import local_capabilities
+from farm.runtime.native import NativeLoader
+
+SAMPLES = 60
+ROWS, COLUMNS = 4096, 2048
+"""Of softmax and layer norm: larger than the caches."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure.
+
+    Attributes
+    ----------
+    work
+        Operations or bytes of one call.
+    peer
+        The same computation by the peer, in this thread; None if it is not installed.
+    tolerance
+        Largest difference from the peer's result; 0 for integers.
+    """
+
+    figure: str
+    function: Function
+    inputs: list[Array]
+    work: float
+    unit: str
+    goal: str
+    name: str
+    peer: Callable[[], Array] | None
+    tolerance: float
+    threads: int = 1
+
+
+def measure(case: Case) -> None:
+    """Check the result, then call both in turn and print the figure."""
+    here = local_capabilities(accelerators=False)
+    clock = time.thread_time_ns if case.threads == 1 else time.perf_counter_ns
+    loader = NativeLoader(here.targets, here.provides, clock, threads=case.threads)
+    artifact = farm.build({"llvm": [case.function]})
+    name = case.function.name
+    ours: list[int] = []
+    theirs: list[int] = []
+    with loader.load(artifact) as module, threadpoolctl.threadpool_limits(case.threads):
+        result = module.call(name, case.inputs, repeat=2).outputs[0]
+        if case.peer is not None:
+            difference = np.abs(case.peer() - result).max()
+            if not difference <= case.tolerance:
+                sys.exit(f"{case.figure}: differs by {difference} from {case.name}")
+        for _ in range(SAMPLES):
+            ours += module.call(name, case.inputs, repeat=1).samples_ns
+            if case.peer is not None:
+                began = clock()
+                case.peer()
+                theirs.append(clock() - began)
+    emit(
+        case.figure,
+        case.work / statistics.median(ours),
+        case.unit,
+        goal=case.goal,
+        samples=SAMPLES,
+        lower_is_better=False,
+        peer=case.name if theirs else None,
+        peer_value=case.work / statistics.median(theirs) if theirs else None,
+        spread=[case.work / sample for sample in ours],
+    )
+
+
+def matmul(n: int, threads: int) -> Case:
+    """Return a product of float32 squares."""
+    a, b = (_floats(n, n) for _ in "ab")
+    function = nests.matmul_f32(n, threads=threads > 1)
+    name = plain_blas.name()
+    figure, goal = f"matmul_{n}_f32_{threads}t", "ratio >= 0.95"
+    peer = lambda: a @ b  # noqa: E731
+    return Case(figure, function, [a, b], 2 * n**3, "GFLOP/s", goal, name, peer, 1e-5 * n, threads)
+
+
+def others() -> list[Case]:
+    """Return the cases whose peer is onnxruntime."""
+    rng, n = np.random.default_rng(1), 512
+    bytes_ab = [rng.integers(-128, 128, (n, n)).astype(np.int8) for _ in "ab"]
+    x, w, depth = _floats(64, 56, 56), _floats(64, 64, 3, 3), _floats(64, 3, 3)
+    rows, gamma, beta = _floats(ROWS, COLUMNS), _floats(COLUMNS), _floats(COLUMNS)
+    name, moved = ort_peer.NAME, 8.0 * ROWS * COLUMNS
+    copied = "ratio >= 1; >= 0.8 of copy_1t"
+    peers = ort_peer.Peers()
+    return [
+        Case(
+            *("matmul_512_i8_1t", nests.matmul_i8(n), bytes_ab, 2 * n**3, "GOP/s", "ratio >= 1"),
+            *(name, peers.matmul_i8(*bytes_ab), 0),
+        ),
+        Case(
+            *("conv3x3_1t", nests.conv3x3(), [x, w], 2 * 9 * 64 * 64 * 56 * 56, "GFLOP/s"),
+            *("ratio >= 1", name, peers.conv(x, w, groups=1), 1e-2),
+        ),
+        Case(
+            *("depthwise_1t", nests.depthwise3x3(), [x, depth], 8 * x.size, "GB/s", copied),
+            *(name, peers.conv(x, depth[:, None], groups=64), 1e-4),
+        ),
+        Case(
+            *("softmax_1t", nests.softmax(ROWS, COLUMNS), [rows], moved, "GB/s", copied),
+            *(name, peers.softmax(rows), 1e-5),
+        ),
+        Case(
+            *("layer_norm_1t", nests.layer_norm(ROWS, COLUMNS), [rows, gamma, beta], moved),
+            *("GB/s", copied, name, peers.layer_norm(rows, gamma, beta), 1e-3),
+        ),
+    ]
+
+
+def copy() -> None:
+    """Print what numpy copies, with as many bytes as the memory-bound cases move."""
+    source = _floats(ROWS, COLUMNS)
+    target = np.empty_like(source)
+    times = []
+    for _ in range(SAMPLES):
+        began = time.thread_time_ns()
+        np.copyto(target, source)
+        times.append(time.thread_time_ns() - began)
+    moved = 8.0 * source.size
+    emit(
+        "copy_1t",
+        moved / statistics.median(times),
+        "GB/s",
+        goal="none: the machine's own",
+        samples=SAMPLES,
+        lower_is_better=False,
+        spread=[moved / sample for sample in times],
+    )
+
+
+def _floats(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def main() -> None:
+    """Measure all in one run; names as arguments choose some."""
+    plain_blas.ensure()
+    cases = [matmul(512, 1), matmul(512, 2), matmul(1024, 1), *others()]
+    wanted = sys.argv[1:] or [case.figure for case in cases]
+    copy()
+    for case in cases:
+        if case.figure in wanted:
+            measure(case)
+
+
+if __name__ == "__main__":
+    main()
