@@ -25,8 +25,8 @@ from farm.cli.run import (
     signature_of,
 )
 from farm.cli.wait import watch
+from farm.core.limits import MAX_JOB_LIMIT_S, MIN_LIMIT_S
 
-MIN_LIMIT_S, MAX_LIMIT_S = 0.01, 540.0
 MIN_QUEUE_LIMIT_S, MAX_QUEUE_LIMIT_S = 0.1, 30 * 86_400.0
 MAX_PRIORITY = 100
 MAX_KEY_BYTES = 128
@@ -54,7 +54,7 @@ def _check_key(context: click.Context, param: click.Parameter, value: str) -> st
     "--limit",
     "limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(MIN_LIMIT_S, MAX_LIMIT_S),
+    type=click.FloatRange(MIN_LIMIT_S, MAX_JOB_LIMIT_S),
     callback=check_number,
     default=30.0,
     show_default=True,

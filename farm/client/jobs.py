@@ -66,7 +66,7 @@ class JobCalls(Calls):
         repeat
             Timed calls after the first, up to 10,000.
         limit_s
-            Time limit of the calls, 0.01 to 540 s.
+            Time limit of the calls, 0.01 to 495 s: a job has its device for ten minutes at most, all else included.
         priority
             Higher runs first, -100 to 100.
         account

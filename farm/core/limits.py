@@ -12,8 +12,16 @@ DEFAULT_LIMIT_S = 30.0
 MIN_LIMIT_S = 0.01
 MAX_LIMIT_S = 600.0
 """Of a call, a batch or a run in a session."""
-MAX_JOB_LIMIT_S = 540.0
-"""Of a job's run: its lease has a term of at most 600 s, which includes loading."""
+MAX_JOB_TERM_S = 600.0
+"""Of the lease of a job's run, which nobody renews: the sum of the limits of everything that is done under it."""
+JOB_PREPARE_S = 30.0
+"""Within it: until a worker is ready."""
+JOB_SETUP_S = 60.0
+"""Then until the artifact and inputs are there and loaded."""
+JOB_END_S = 15.0
+"""After the run: until what it started is killed and its outputs are taken."""
+MAX_JOB_LIMIT_S = MAX_JOB_TERM_S - JOB_PREPARE_S - JOB_SETUP_S - JOB_END_S
+"""Of a job's run itself: 495 s."""
 MAX_REPEAT = 10_000
 """Timed calls in one request."""
 

@@ -13,6 +13,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from farm.core.limits import JOB_END_S
+
 if TYPE_CHECKING:
     from farm.core.digest import Digest
     from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 LOAD_LIMIT_S = 75.0
 """How long a worker may take to load an artifact; the session ends it earlier and says why."""
-RUN_GRACE_S = 15.0
+RUN_GRACE_S = JOB_END_S
 """How long after its limit a run may take to be killed and reported; the session does so at the limit."""
 KEEP_LIMIT_S = 86_400.0
 """How long a result is kept for a tracker that is away."""
@@ -77,6 +79,8 @@ class Run:
         Set in KILLING: it becomes the outcome.
     log, log_is_cut
         Chunks that are in the store; whether more was printed than is kept.
+    run_by
+        When the calls must have begun, on the agent's clock, to have their whole limit before the lease ends.
     started_at, ended_at
         Seconds since the Unix epoch; 0: not yet.
     is_told
@@ -90,6 +94,7 @@ class Run:
     outcome: RunResult | Failed | None = None
     log: tuple[Digest, ...] = ()
     log_is_cut: bool = False
+    run_by: float | None = None
     started_at: float = 0.0
     ended_at: float = 0.0
     is_told: bool = False

@@ -208,7 +208,14 @@ def _story(device: Device | None) -> str:
 
 
 def _start(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
-    started = replace(run, phase=RunPhase.FETCHING, deadline=facts.now + TRANSFER_LIMIT_S)
+    lease_ends_at = run.deadline if run.deadline is not None else facts.now
+    run_by = lease_ends_at - run.order.limit_s - RUN_GRACE_S
+    started = replace(
+        run,
+        phase=RunPhase.FETCHING,
+        deadline=min(facts.now + TRANSFER_LIMIT_S, run_by),
+        run_by=run_by,
+    )
     return started, (StartRun(run.order),)
 
 
@@ -225,7 +232,10 @@ def _move(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
         RunPhase.ENDING: RUN_GRACE_S,
         RunPhase.STORING: KEEP_LIMIT_S,
     }
-    return replace(run, phase=facts.phase, deadline=facts.now + limits[facts.phase]), ()
+    deadline = facts.now + limits[facts.phase]
+    if facts.phase is RunPhase.LOADING and run.run_by is not None:
+        deadline = min(deadline, run.run_by)
+    return replace(run, phase=facts.phase, deadline=deadline), ()
 
 
 def _kill(run: Run, facts: RunFacts, error: FarmError) -> tuple[Run, tuple[Command, ...]]:

@@ -158,7 +158,9 @@ class RunSpec(_message.Message):
     repeat: _builtins.int
     """Timed calls after the first; 0 to 10,000."""
     limit_s: _builtins.float
-    """Limit on the calls, 0.01 to 540 s; 0 means 30."""
+    """Limit on the calls, 0.01 to 495 s; 0 means 30. A job's lease lasts 600 s at most, of which 105 are for what comes
+    before and after them.
+    """
     @_builtins.property
     def artifact(self) -> _digest_pb2.Digest: ...
     @_builtins.property

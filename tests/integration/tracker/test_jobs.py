@@ -140,7 +140,7 @@ def test_job_that_is_malformed_is_refused(start_farm, run_async):
                 await farm.client.jobs.Submit(job_pb2.SubmitRequest(run=absent))
             for options in (
                 {"priority": 101},
-                {"limit_s": 541.0},
+                {"limit_s": 495.1},
                 {"limit_s": float("nan")},
                 {"queue_limit_s": -1.0},
                 {"client_key": "k" * 129},

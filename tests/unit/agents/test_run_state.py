@@ -27,7 +27,7 @@ from farm_agents.state.messages import (
     Stop,
     Tick,
 )
-from farm_agents.state.model import KILL_LIMIT_S, TRANSFER_LIMIT_S, Failed, Grant, Health, Use
+from farm_agents.state.model import KILL_LIMIT_S, Failed, Grant, Health, Use
 from farm_agents.state.run import (
     KEEP_LIMIT_S,
     LOAD_LIMIT_S,
@@ -37,8 +37,11 @@ from farm_agents.state.run import (
     RunPhase,
     RunResult,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from farm.core.digest import digest_of
+from farm.core.limits import JOB_END_S, JOB_PREPARE_S, JOB_SETUP_S, MAX_JOB_LIMIT_S
 
 CHUNK = digest_of(b"noise\n")
 KILLED = Failed("CANCELLED", "killed")
@@ -97,8 +100,7 @@ def test_run_goes_through_its_phases_and_stays_until_it_is_told_and_dropped(fres
     assert not state.is_for_run(grant(2))
     state, commands = play(state, (2.0, Prepared("d", 1)))
     assert (state.runs["job.1"].phase, commands) == (RunPhase.FETCHING, [StartRun(order(1))])
-    assert next_deadline(state) == 100.0  # of the lease
-    assert state.runs["job.1"].deadline == 2.0 + TRANSFER_LIMIT_S
+    assert state.runs["job.1"].deadline == 100.0 - 5.0 - RUN_GRACE_S  # so that the run has its time
     state, _ = play(state, (3.0, RunMoved("job.1", RunPhase.LOADING)))
     assert next_deadline(state) == 3.0 + LOAD_LIMIT_S
     state, _ = play(state, (4.0, RunMoved("job.1", RunPhase.RUNNING)))
@@ -113,6 +115,7 @@ def test_run_goes_through_its_phases_and_stays_until_it_is_told_and_dropped(fres
         RunPhase.FINISHED,
         outcome=RunResult(b"result"),
         log=(CHUNK,),
+        run_by=100.0 - 5.0 - RUN_GRACE_S,
         started_at=10.0,
         ended_at=11.0,
     )
@@ -120,6 +123,42 @@ def test_run_goes_through_its_phases_and_stays_until_it_is_told_and_dropped(fres
     assert (state.runs["job.1"].is_told, commands) == (True, [])
     state, commands = play(state, (9.5, NOTHING))
     assert (state.runs, commands) == ({}, [DropRun("job.1"), Clean("d", 1)])
+
+
+@given(
+    limit_s=st.floats(0.01, MAX_JOB_LIMIT_S),
+    ready_s=st.floats(0.0, JOB_PREPARE_S),
+    fetch_s=st.floats(0.0, 1.0),
+    load_s=st.floats(0.0, 1.0),
+)
+def test_run_that_begins_in_time_meets_its_own_limit_before_its_lease_ends(
+    limit_s, ready_s, fetch_s, load_s
+):
+    term_s = JOB_PREPARE_S + JOB_SETUP_S + limit_s + JOB_END_S
+    wish = replace(order(1), limit_s=limit_s)
+    wants = Desired((grant(1, ends_at=term_s),), (), (wish,))
+    state = initial_state(["d"], 1)
+    state, _ = play(state, (0.0, HealthSeen("d", Health.GOOD, "")), (0.0, wants))
+    state, _ = play(state, (ready_s, Prepared("d", 1)))
+    fetched_at = ready_s + fetch_s * JOB_SETUP_S
+    loaded_at = fetched_at + load_s * (ready_s + JOB_SETUP_S - fetched_at)
+    state, _ = play(state, (fetched_at, RunMoved("job.1", RunPhase.LOADING)))
+    state, _ = play(state, (loaded_at, RunMoved("job.1", RunPhase.RUNNING)))
+    over_at = next_deadline(state)
+    assert over_at <= term_s * (1 + 1e-9)
+    state, commands = play(state, (over_at, Tick()))
+    assert state.runs["job.1"].verdict.code == "TIME_LIMIT"
+    assert KillRun("job.1") in commands
+
+
+def test_run_that_is_not_set_up_in_time_is_the_farms_failure_not_the_works(fresh):
+    for moves in ((), ((3.0, RunMoved("job.1", RunPhase.LOADING)),)):
+        state, _ = play(fresh, (1.0, wanted(1)), (2.0, Prepared("d", 1)), *moves)
+        state, commands = play(state, (80.0, Tick()))
+        assert (state.runs["job.1"].verdict.code, commands) == (
+            "INFRASTRUCTURE",
+            [KillRun("job.1")],
+        )
 
 
 def test_run_that_is_known_never_starts_again_whatever_comes_how_often(running):

@@ -30,7 +30,7 @@ from farm_tracker.state.backoff import delay_s
 from farm_tracker.state.builds import as_failure
 from farm_tracker.state.commands import JobAccepted, JobChanged
 from farm_tracker.state.demand import demand_of
-from farm_tracker.state.model import MAX_TERM_S, POISON_DEVICES, Device, Lease
+from farm_tracker.state.model import POISON_DEVICES, Device, Lease
 from farm_tracker.state.run import (
     LogPart,
     Outcome,
@@ -90,7 +90,7 @@ def submit(draft: Draft, event: JobSubmitted) -> None:
 def start(draft: Draft, job: RunJob, device: Device) -> None:
     """Begin the next attempt of a queued job on a free device."""
     attempt_id = AttemptId(f"{job.job_id}.{len(job.attempt_ids) + 1}")
-    term_s = min(MAX_TERM_S, draft.limits.prepare_s + draft.limits.run_setup_s + job.limit_s)
+    term_s = draft.limits.term_of(job.limit_s)
     lease = Lease(
         lease_id=LeaseId(f"{attempt_id}.lease"),
         selector=job.selector,

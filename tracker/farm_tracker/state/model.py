@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
+from farm.core.limits import JOB_END_S, JOB_PREPARE_S, JOB_SETUP_S, MAX_JOB_TERM_S
 from farm_tracker.state.demand import demand_of
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ NO_EPOCH = 0
 STORY_LENGTH = 16
 POISON_DEVICES = 2
 """A job that lost so many distinct devices is not tried again."""
-MAX_TERM_S = 600.0
-"""The longest term of a job's lease, in seconds."""
 DEFAULT_ACCOUNT = "local"
 
 
@@ -113,7 +112,7 @@ class Limits:
     heartbeat_s: float = 1.0
     suspect_s: float = 4.0
     offline_s: float = 10.0
-    prepare_s: float = 30.0
+    prepare_s: float = JOB_PREPARE_S
     clean_s: float = 30.0
     attempt_s: float = 120.0
     attempt_grace_s: float = 10.0
@@ -124,7 +123,8 @@ class Limits:
     backoff_s: float = 1.0
     backoff_ceiling_s: float = 60.0
     lost_budget: int = 2
-    run_setup_s: float = 60.0
+    run_setup_s: float = JOB_SETUP_S
+    run_end_s: float = JOB_END_S
     unwatched_s: float = 60.0
     job_retain_s: float = 86_400.0
     half_life_s: float = 3600.0
@@ -132,6 +132,11 @@ class Limits:
     account_queued: int = 200_000
     log_bytes: int = 4 << 20
     notes_kept: int = 10_000
+
+    def term_of(self, limit_s: float) -> float:
+        """Return the term of the lease of a run with this limit: what all that is done under it may take."""
+        sum_s = self.prepare_s + self.run_setup_s + limit_s + self.run_end_s
+        return min(MAX_JOB_TERM_S, sum_s)
 
 
 @dataclass(frozen=True, slots=True)

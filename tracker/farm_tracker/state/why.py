@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from farm_tracker.state import scheduling
 from farm_tracker.state.leases import nobody
-from farm_tracker.state.model import MAX_TERM_S, Admin, Use
+from farm_tracker.state.model import Admin, Use
 from farm_tracker.state.run import RunState
 from farm_tracker.state.state import Draft
 
@@ -112,7 +112,7 @@ def _waiting(state: State, job: RunJob, now: float) -> Explanation:
 
 def _estimate_s(state: State, job: RunJob, able: list[Device], place: int, now: float) -> float:
     """Return when place `place` comes, if each device is used to its limit and each ahead has this one's limit."""
-    term_s = min(MAX_TERM_S, state.limits.prepare_s + state.limits.run_setup_s + job.limit_s)
+    term_s = state.limits.term_of(job.limit_s)
     free_s = [_free_in_s(state, device, now) for device in able]
     heapq.heapify(free_s)
     played = min(place - 1, PLACES_PLAYED)

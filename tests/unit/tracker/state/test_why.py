@@ -16,7 +16,7 @@ def test_why_of_a_job_that_runs_says_where_since_when_and_until_when(world):
     world.join()
     world.happen(world.job(limit_s=10.0))
     world.now += 7.0
-    assert why(world) == ("running on dev0 for 7 s, at most 93 s more", 0, 0.0)
+    assert why(world) == ("running on dev0 for 7 s, at most 108 s more", 0, 0.0)
 
 
 def test_why_of_a_job_that_waits_counts_who_is_ahead_and_estimates_from_limits(world):
@@ -32,7 +32,7 @@ def test_why_of_a_job_that_waits_counts_who_is_ahead_and_estimates_from_limits(w
         "4 ahead of it",
     ]
     assert [it[1] for it in found] == [1, 2, 3, 4, 5]
-    assert [round(it[2]) for it in found] == [100, 100, 200, 200, 300]
+    assert [round(it[2]) for it in found] == [115, 115, 230, 230, 345]
 
 
 def test_why_counts_only_those_who_wait_for_the_same_devices(world):
