@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 
 from farm import te
 from farm.artifact import Artifact
-from farm.errors import ArtifactError, FarmError
+from farm.ea.encoding import decode_program, encode_program
+from farm.ea.isa import Fence, Gemm, Load, Transfer
+from farm.errors import ArtifactError, DeviceFault, FarmError, TimeLimit
 
 TARGETS = {"cpu": "llvm", "ea": "ea"}
 SEEDS = range(4)
+LIMIT_S = 1.0
+BACK_AFTER_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,43 @@ def test_artifact_that_is_cut_is_refused(session, artifact, size, tmp_path):
     with pytest.raises(ArtifactError):
         session.load(path)
     is_well(session, artifact)
+
+
+def test_program_that_does_not_end_is_killed_at_its_limit(session, artifact):
+    honest = session.load(artifact)["double"]
+    endless = session.load(_burning(artifact, 40_000))["double"]
+    began = time.monotonic()
+    with pytest.raises(TimeLimit) as caught:
+        endless(np.arange(16, dtype=np.int8), limit_s=LIMIT_S)
+    assert caught.value.details["limit_s"] == f"{LIMIT_S:g}"
+    assert honest(np.arange(16, dtype=np.int8)).tolist() == [2 * i for i in range(16)]
+    assert time.monotonic() - began < LIMIT_S + BACK_AFTER_S
+
+
+def test_program_of_faults_is_a_record_of_the_device(session, artifact):
+    unready = Gemm(m=16, a=0, w=16, c=0)  # reads rows that nothing has written
+    with pytest.raises(DeviceFault) as caught:
+        session.load(_with(artifact, (unready,)))["double"](np.arange(16, dtype=np.int8))
+    assert caught.value.details["fault"] == "UNINIT"
+    is_well(session, artifact)
+
+
+def _burning(artifact: Artifact, products: int) -> Artifact:
+    """The artifact with so many matrix products before its own work; there are no loops, so this is what endless is."""
+    zero = Load(space=Transfer.SPAD_I8, row=0, rows=4064, cols=16, fill=True)
+    product = Gemm(m=16, a=0, w=16, c=0, nt=63, kt=4, cns=16)
+    return _with(artifact, (zero, Fence(), *[product] * products, Fence()))
+
+
+def _with(artifact: Artifact, before) -> Artifact:
+    sections = []
+    for section in artifact.sections:
+        if section.kind == "device":
+            program = decode_program(section.data)
+            longer = replace(program, instructions=(*before, *program.instructions))
+            section = replace(section, data=encode_program(longer))
+        sections.append(section)
+    return replace(artifact, sections=tuple(sections))
 
 
 def _damage(artifact: Artifact, kind: str, rng: random.Random) -> Artifact:

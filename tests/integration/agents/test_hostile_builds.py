@@ -47,6 +47,27 @@ def mutated(seed):
     return bytes(data)
 
 
+def copies(loops):
+    """Unrolled loops, one after the other: small to send, and the compiler's memory grows with each."""
+    function = ir_pb2.Function.FromString(honest())
+    store = function.body.for_loop.body.store
+    index = ir_pb2.Expr()
+    index.CopyFrom(store.indices[0])
+    block = ir_pb2.Stmt().block
+    for number in range(loops):
+        index.var = f"i{number}"
+        store.indices[0].CopyFrom(index)
+        store.value.binary.a.load.indices[0].CopyFrom(index)
+        inner = ir_pb2.For(var=index.var, extent=8, kind=ir_pb2.LOOP_KIND_UNROLLED)
+        inner.body.store.CopyFrom(store)
+        outer = ir_pb2.For(var=f"u{number}", extent=200, kind=ir_pb2.LOOP_KIND_UNROLLED)
+        outer.body.for_loop.CopyFrom(inner)
+        block.stmts.add().for_loop.CopyFrom(outer)
+    function.body.Clear()
+    function.body.block.CopyFrom(block)
+    return function.SerializeToString(deterministic=True)
+
+
 HOSTILE = {
     "noise": noise(1),
     "empty": b"\x00",
@@ -81,3 +102,29 @@ def test_hostile_functions_end_in_typed_errors(run_farm, build_task):
         assert good.WhichOneof("outcome") == "module"
 
     run_farm(story, devices=(), builds=(FAMILY,))
+
+
+def test_function_whose_compilation_eats_memory_ends_at_the_limit_and_harms_nobody(
+    run_farm, build_task, monkeypatch
+):
+    # The limit of a real agent takes minutes to fill; what happens at it is the same.
+    monkeypatch.setattr("farm_agents.sandbox.limits.MAX_MEMORY_BYTES", 64 << 20)
+
+    async def story(tracker, spec):
+        bomb = build_task(tracker, "bomb", copies(200), CPU, limit_s=100.0)
+        good = build_task(tracker, "good", honest(), CPU)
+        await tracker.want(builds=[bomb, good])
+
+        def ended(name):
+            attempt = tracker.attempt(name)
+            return attempt and attempt.WhichOneof("outcome") in ("module", "error") and attempt
+
+        done = await tracker.until(lambda: ended("good"), limit_s=60)
+        assert done.WhichOneof("outcome") == "module"
+        error = (await tracker.until(lambda: ended("bomb"), limit_s=90)).error
+        assert (error.code, error.details["limit"]) == ("BUILD_FAILED", "memory")
+        again = build_task(tracker, "again", honest(), CPU)
+        await tracker.want(builds=[again])
+        assert (await tracker.until(lambda: ended("again"))).WhichOneof("outcome") == "module"
+
+    run_farm(story, devices=(), builds=(FAMILY,), slots=2)
