@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.core.ids import IdSource
 from farm.core.wire import digest_from_proto, digest_to_proto
-from farm.errors import BuildFailed, FarmError, InfrastructureError
+from farm.errors import BuildFailed, FarmError, InfrastructureError, StoreFull, TrackerUnreachable
 from farm.target import Target
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
@@ -32,6 +32,7 @@ from farm_agents.tasks import finish
 from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30
+TRANSFER_TRIES = 3
 MAX_SPARES = 4
 """Children that wait for builds, however many slots there are."""
 
@@ -151,14 +152,17 @@ class Builder:
 async def _persist(transfer: Callable[[], Awaitable[object]]) -> None:
     """Try a transfer until it succeeds or fails for a reason that waiting does not mend.
 
-    The core bounds the wait: it kills an attempt whose transfer takes too long.
+    A tracker that is away or full is waited for; the core bounds the wait: it kills an attempt whose transfer takes too
+    long. What is wrong here, such as a full disk, is tried a few times: another agent may do better.
     """
     backoff = Backoff(ceiling_s=2.0)
+    left = TRANSFER_TRIES
     while True:
         try:
             await transfer()
         except FarmError as error:
-            if not error.retryable:
+            left -= 0 if isinstance(error, (TrackerUnreachable, StoreFull)) else 1
+            if not error.retryable or left <= 0:
                 raise
         else:
             return

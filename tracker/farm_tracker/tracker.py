@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, assert_never
 from farm.core.ids import JobId, LeaseId
 from farm.errors import FarmError, Fenced, InfrastructureError
 from farm_tracker import adopting
-from farm_tracker.awake import AwakeClock
 from farm_tracker.commits import Commits, durable_part
 from farm_tracker.crash_points import POINTS
 from farm_tracker.links import Link, Links
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-EPOCH_STEP_S = 0.2
-
 
 class Tracker:
     """The farm's truth, while it runs. Make, `start`, use from the same event loop, `stop`."""
@@ -71,8 +68,9 @@ class Tracker:
         self.state = State(limits)
         self.sessions = Sessions()
         self.links = Links()
-        self.clock = AwakeClock(clock)
-        self._epoch_s = clock.wall() - clock.now()
+        self.clock = clock
+        # Read once, so that one point in time is shown alike each time.
+        self.epoch_s = clock.wall() - clock.now()
         self.ids = ids
         self._store = store
         self._commits = Commits(self._write, self._carry_out)
@@ -91,23 +89,12 @@ class Tracker:
         self.failed.add_done_callback(lambda _: self.end_streams())
 
     @property
-    def epoch_s(self) -> float:
-        """When the tracker's clock was 0, in seconds since the Unix epoch; small differences never show."""
-        epoch_s = self.clock.wall() - self.clock.now()
-        if (
-            abs(epoch_s - self._epoch_s) > EPOCH_STEP_S
-        ):  # the clock was set, or the tracker stood still
-            self._epoch_s = epoch_s
-        return self._epoch_s
-
-    @property
     def failed(self) -> asyncio.Future[InfrastructureError]:
         """Done when the store could not be written, or a defect was found: the tracker must end."""
         return self._commits.failed
 
     async def start(self) -> None:
         """Take over what a former run left: live leases go on, agents have their silence limit."""
-        self.clock.begin()
         now, wall = self.clock.now(), self.clock.wall()
         loaded = await self._commits.in_thread(self._store.load, now, wall)
         changes = adopting.changes_of(loaded, now, self.state.limits)
@@ -146,7 +133,6 @@ class Tracker:
         if self._timer is not None:
             self._timer.cancel()
         await self._commits.close()
-        self.clock.end()
 
     def post(self, event: Event) -> asyncio.Future[None]:
         """Let an event happen now; the future is done when it is stored and carried out.

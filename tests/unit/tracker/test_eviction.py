@@ -247,7 +247,8 @@ class Operations(RuleBasedStateMachine):
                 self.pins.discard(name)
                 assert not self.store.has(digest)
             case "spoil":
-                self.store.path(digest).write_bytes(bytes(digest.size_bytes))
+                path = self.store.path(digest)
+                path.write_bytes(bytes(it ^ 1 for it in path.read_bytes()))
                 self.pins.discard(name)
                 with pytest.raises(Exception, match="corrupt"):
                     self.store.get(digest)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from farm.core.ids import AttemptId
+from farm.core.ids import AgentId, AttemptId
 from farm.core.values import replace
 from farm.errors import (
     Cancelled,
@@ -193,13 +193,23 @@ def assign(draft: Draft) -> None:
         for unit in units:
             if not builders:
                 break
-            agent_id = builders[0][1]
+            at = _place(builders, unit)
+            agent_id = builders[at][1]
             _start(draft, unit, draft.agents[agent_id])
             free_slots = draft.agents[agent_id].free_slots
-            if free_slots > 0:
+            if at > 0:  # out of turn, after a failure
+                builders[at : at + 1] = [(-free_slots, agent_id)] if free_slots > 0 else []
+                heapq.heapify(builders)
+            elif free_slots > 0:
                 heapq.heapreplace(builders, (-free_slots, agent_id))
             else:
                 heapq.heappop(builders)
+
+
+def _place(builders: list[tuple[int, AgentId]], unit: BuildUnit) -> int:
+    """Return the place of the freest agent in a heap, rather one that did not fail the unit."""
+    others = [it for it in builders if it[1] not in unit.shunned] if unit.shunned else []
+    return builders.index(min(others)) if others else 0
 
 
 def expire_unit(draft: Draft, unit: BuildUnit) -> None:
@@ -321,12 +331,14 @@ def _retry(draft: Draft, unit: BuildUnit) -> None:
 def _delay(draft: Draft, unit: BuildUnit) -> None:
     """Let a unit that the farm failed wait a while before it is queued again."""
     failures = draft.limits.infra_budget - unit.infra_left
+    agent_id = unit.agent_id
     subject = f"{unit.unit_id}.{unit.tries}"
     delayed = replace(
         unit,
         state=follow(UNIT, unit.state, Trigger.DELAY, f"unit {unit.unit_id}"),
         attempt_id=None,
         agent_id=None,
+        shunned=unit.shunned if agent_id is None else (*unit.shunned, agent_id),
         not_before=draft.now + delay_s(draft.limits, failures, subject),
     )
     draft.units[unit.unit_id] = delayed

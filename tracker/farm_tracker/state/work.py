@@ -145,6 +145,8 @@ class BuildUnit:
     failure: Failure | None = None
     seconds: float = 0.0
     tries: int = 0
+    shunned: tuple[AgentId, ...] = ()
+    """Agents that failed it."""
     not_before: float = 0.0
     forget_at: float = 0.0
 

@@ -172,6 +172,27 @@ def test_build_keep_going_decides_whether_the_rest_is_given_up(world):
     assert "j2a for target llvm/x86_64 failed" in world.state.jobs["j2"].cause
 
 
+def test_build_that_an_agent_failed_is_tried_on_another_though_that_is_less_free(world):
+    world.happen(world.agent("one", builds=X86, slots=4))
+    world.happen(world.agent("two", builds=X86, slots=1))
+    world.happen(world.submit("j", world.spec("a")))
+    broken = world.failed("j-u0.1", "INFRASTRUCTURE")
+    world.happen(world.agent("one", builds=X86, slots=4, attempts=(broken,), connected=False))
+    world.happen(Tick(), after=3.0)
+    world.happen(world.agent("two", builds=X86, slots=1, connected=False))
+    tried = [(it.attempt_id, it.agent_id) for it in world.state.attempts.values()]
+    assert tried == [("j-u0.1", "one"), ("j-u0.2", "two")]
+
+
+def test_build_that_only_the_agent_that_failed_it_can_try_is_tried_there(world):
+    world.happen(world.agent("one", builds=X86, slots=4))
+    world.happen(world.submit("j", world.spec("a")))
+    broken = world.failed("j-u0.1", "INFRASTRUCTURE")
+    world.happen(world.agent("one", builds=X86, slots=4, attempts=(broken,), connected=False))
+    world.happen(Tick(), after=3.0)
+    assert orders(world, "one") == ["j-u0.2"]
+
+
 def test_build_that_no_agent_serves_is_refused(world):
     world.happen(world.agent(builds=("ea",)))
     with pytest.raises(NobodyCanServe, match=r"agents build: ea"):
