@@ -20,7 +20,7 @@ import time
 import numpy as np
 import pytest
 
-from farm.client.job import AttemptState, Verdict
+from farm.client.job import AttemptState
 from farm.errors import Fenced
 from fault.farms import until
 
@@ -253,27 +253,4 @@ def test_job_of_a_client_that_is_killed_goes_on(running, client, start_client):
     other.kill()
     other.stdout.close()
     other.wait()
-    running.check(client)
-
-
-def test_tracker_frozen_past_its_agents_limit_takes_nobody_for_dead(running, client):
-    """The silence was its own: what runs goes on, and who holds a device keeps it."""
-    running.start_agent("a1", "cpu")
-    running.start_agent("a2", "cpu")
-    running.until_good(client, "a1-cpu", "a2-cpu")
-    number = next(NUMBERS)
-    with client.acquire("device_id=a2-cpu", ttl_s=60.0) as session:
-        job = running.submit(client, number, ticks=40, selector="device_id=a1-cpu")
-        running.until_runs(number)
-        before = {it.number for it in client.events()}
-        running.tracker.freeze()
-        time.sleep(3 * OFFLINE_S)
-        running.tracker.thaw()
-        assert job.wait(60.0).verdict is Verdict.PASS
-        assert states(job) == [AttemptState.DONE], running.story()
-        witnessed = session.load(running.artifact)["witness"]
-        other = next(NUMBERS)
-        assert witnessed(np.array([other, 1, 0], np.int32)).tolist() == [other + 1]
-    told = [it.kind for it in client.events() if it.number not in before]
-    assert "agent.offline" not in told, running.story()
     running.check(client)
