@@ -19,13 +19,13 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.core.ids import IdSource
-from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import BuildFailed, FarmError, InfrastructureError, StoreFull, TrackerUnreachable
 from farm.target import Target
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.child import Child
-from farm_agents.failures import error_to_proto, failed_from_proto
+from farm_agents.failures import failed_from_proto
 from farm_agents.sandbox.confinement import Confinement
 from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
 from farm_agents.tasks import finish

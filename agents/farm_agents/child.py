@@ -23,7 +23,7 @@ from farm.errors import InfrastructureError
 from farm_agents.sandbox.bubblewrap import CACHE, OUT
 from farm_agents.sandbox.output import OutputLog
 from farm_agents.sandbox.running import Sandbox
-from farm_agents.worker.frames import encode_length, read_frame_async
+from farm_agents.worker.frames import frame_parts, read_frame_async
 
 if TYPE_CHECKING:
     from farm_agents.zygotes import Zygote
@@ -107,8 +107,8 @@ class Child:
     async def send(self, data: bytes) -> None:
         """Send one frame; a child that is gone is seen when its answer is read."""
         with contextlib.suppress(ConnectionError):
-            self.writer.write(encode_length(len(data)))
-            self.writer.write(data)
+            for part in frame_parts(data):
+                self.writer.write(part)
             await self.writer.drain()
 
     async def receive(self) -> bytes | None:

@@ -1,17 +1,16 @@
 """Errors as data: between exceptions, the core's `Failed`, and the wire's Error.
 
-Owns: these conversions, on both sides of a worker's channel. Does not own: gRPC status (`farm.rpc`).
+Owns: these conversions of `Failed`. Does not own: the wire's form and limits (`farm.core.wire`), or gRPC status.
 
-Invariant: code, message and details survive each conversion; a message is cut at 64 KiB.
+Invariant: code, message and details survive each conversion unless they are over the wire's limits.
 """
 
 from __future__ import annotations
 
 from farm.api.v1 import error_pb2
+from farm.core.wire import error_message, error_parts
 from farm.errors import FarmError
 from farm_agents.state.model import Failed
-
-MAX_MESSAGE_BYTES = 64 << 10
 
 
 def failed_from(error: FarmError) -> Failed:
@@ -21,15 +20,9 @@ def failed_from(error: FarmError) -> Failed:
 
 def failed_from_proto(message: error_pb2.Error) -> Failed:
     """Return the data of a message."""
-    return Failed(message.code, message.message, tuple(sorted(message.details.items())))
+    return Failed(*error_parts(message))
 
 
 def failed_to_proto(failed: Failed) -> error_pb2.Error:
-    """Return the message of an error; a text that is too long is cut."""
-    text = failed.message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
-    return error_pb2.Error(code=failed.code, message=text, details=dict(failed.details))
-
-
-def error_to_proto(error: FarmError) -> error_pb2.Error:
-    """Return the message of an exception."""
-    return failed_to_proto(failed_from(error))
+    """Return the message of an error."""
+    return error_message(failed.code, failed.message, failed.details)

@@ -24,8 +24,8 @@ from farm.api.v1 import agent_pb2
 from farm.core.digest import Digest, digest_of
 from farm.core.files import write_atomic
 from farm.core.ids import AttemptId
+from farm.core.wire import error_to_proto
 from farm.errors import DeviceLost, InfrastructureError
-from farm_agents.failures import error_to_proto
 
 MAX_OUTBOX_BYTES = 8 << 30
 MAX_ATTEMPTS = 10_000

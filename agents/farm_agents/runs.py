@@ -22,7 +22,7 @@ from farm.api.v1 import agent_pb2, job_pb2, session_pb2
 from farm.core.clock import Clock
 from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
-from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -33,7 +33,7 @@ from farm.errors import (
 )
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
-from farm_agents.failures import error_to_proto, failed_from, failed_from_proto
+from farm_agents.failures import failed_from, failed_from_proto
 from farm_agents.outbox import Outbox, digests_of
 from farm_agents.printed import FIRST_WAIT_S, GROWTH, MAX_WAIT_S, Printed
 from farm_agents.requests import blobs_of

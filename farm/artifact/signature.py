@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from farm.artifact.abi import DTYPES
 from farm.core.digest import canonical_json
+from farm.core.limits import MAX_RANK, MAX_TENSOR_BYTES
 from farm.errors import InvalidArguments, InvalidInput
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ ROLES: tuple[str, ...] = ("input", "output", "inout")
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 MAX_PARAMS = 256
-MAX_NDIM = 16
 MAX_ALIGN_BYTES = 4096
-MAX_TENSOR_BYTES = 1 << 32
 MAX_JSON_BYTES = 1 << 20
 
 _PARAM_KEYS = {"name", "dtype", "shape", "role", "align_bytes"}
@@ -84,10 +83,10 @@ class ParamSpec:
         self._check_shape()
 
     def _check_shape(self) -> None:
-        if len(self.shape) > MAX_NDIM or any(extent < 1 for extent in self.shape):
+        if len(self.shape) > MAX_RANK or any(extent < 1 for extent in self.shape):
             raise InvalidInput(
-                f"parameter {self.name}: bad shape ({list(self.shape)[: MAX_NDIM + 1]}); use at "
-                f"most {MAX_NDIM} extents, each >= 1"
+                f"parameter {self.name}: bad shape ({list(self.shape)[: MAX_RANK + 1]}); use at "
+                f"most {MAX_RANK} extents, each >= 1"
             )
         if self.size_bytes > MAX_TENSOR_BYTES:
             raise InvalidInput(

@@ -13,8 +13,7 @@ from farm.cli.connection import connect, tracker_option
 from farm.cli.devices import device_json, devices_text
 from farm.cli.output import Output, output_option
 from farm.cli.run import check_number
-
-MAX_REASON_BYTES = 256
+from farm.core.limits import MAX_REASON_BYTES
 
 
 def _check_reason(context: click.Context, param: click.Parameter, value: str) -> str:

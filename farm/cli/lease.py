@@ -21,13 +21,12 @@ import click
 from farm.cli.connection import connect, tracker_option
 from farm.cli.devices import device_json
 from farm.cli.output import Output, output_option
-from farm.cli.run import MAX_WAIT_S, check_number
+from farm.cli.run import check_number
 from farm.cli.text import span
 from farm.core.clock import SystemClock
+from farm.core.limits import MAX_HOLDER_BYTES, MAX_TTL_S, MAX_WAIT_S, MIN_TTL_S
 from farm.errors import InvalidInput
 
-MIN_TTL_S, MAX_TTL_S = 1.0, 600.0
-MAX_HOLDER_BYTES = 128
 SECRET_VARIABLE = "FARM_LEASE_TOKEN"
 MAX_KEPT_BYTES = 1000
 KEPT_S = 86_400.0

@@ -16,12 +16,12 @@ from farm.cli.connection import connect, tracker_option
 from farm.cli.job import job_json, place
 from farm.cli.output import Output, output_option, table
 from farm.cli.text import printable, since, span, when
+from farm.core.limits import MAX_LISTED_JOBS
 from farm.errors import NotFound
 
 if TYPE_CHECKING:
     from farm.client import Client, JobInfo, Why
 
-MAX_JOBS = 1000
 MAX_EXPLAINED = 200
 
 
@@ -50,7 +50,7 @@ def queue(limit: int, account: str, tracker: str | None, output: Output) -> None
            "job": as in `farm get`}], "total": how many have not ended, up to 1000}
     """  # noqa: D301 - click's mark
     with connect(tracker) as client:
-        open_jobs = client.jobs(account=account, limit=MAX_JOBS)
+        open_jobs = client.jobs(account=account, limit=MAX_LISTED_JOBS)
         first = sorted(open_jobs, key=lambda j: (_waits(j), -j.priority, j.submitted_at))
         rows = [(job, why) for job in first[:limit] if (why := _why(client, job)) is not None]
     rows.sort(key=lambda row: (_waits(row[0]), row[1].position or math.inf))
@@ -74,7 +74,7 @@ def queue(limit: int, account: str, tracker: str | None, output: Output) -> None
 @click.option("--account", default="", help="Only those of one account.")
 @click.option(
     "--limit",
-    type=click.IntRange(1, MAX_JOBS),
+    type=click.IntRange(1, MAX_LISTED_JOBS),
     default=100,
     show_default=True,
     help="At most so many.",

@@ -14,6 +14,7 @@ import click
 from farm.cli.connection import connect, tracker_option
 from farm.cli.files import EXISTING_FILE, read_array, read_artifact, writable_folder
 from farm.cli.output import Output, output_option, seconds
+from farm.core.limits import MAX_LIMIT_S, MAX_REPEAT, MAX_WAIT_S
 from farm.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 FIRST_ELEMENTS = 8
 MAX_RANDOM = 1000
-MAX_REPEAT = 10_000
-MAX_LIMIT_S = 600.0
-MAX_WAIT_S = 86_400.0
 NOTES = {
     "native": "real hardware",
     "emulated": "emulated: says nothing of the device's speed",

@@ -17,19 +17,22 @@ from farm.cli.job import headline, job_json
 from farm.cli.output import Output, output_option
 from farm.cli.result import save_option, show
 from farm.cli.run import (
-    MAX_REPEAT,
-    MAX_WAIT_S,
     check_number,
     input_arrays,
     input_options,
     signature_of,
 )
 from farm.cli.wait import watch
-from farm.core.limits import MAX_JOB_LIMIT_S, MIN_LIMIT_S
-
-MIN_QUEUE_LIMIT_S, MAX_QUEUE_LIMIT_S = 0.1, 30 * 86_400.0
-MAX_PRIORITY = 100
-MAX_KEY_BYTES = 128
+from farm.core.limits import (
+    MAX_JOB_LIMIT_S,
+    MAX_KEY_BYTES,
+    MAX_PRIORITY,
+    MAX_QUEUE_LIMIT_S,
+    MAX_REPEAT,
+    MAX_WAIT_S,
+    MIN_LIMIT_S,
+    MIN_QUEUE_LIMIT_S,
+)
 
 
 def _check_key(context: click.Context, param: click.Parameter, value: str) -> str:

@@ -16,8 +16,9 @@ import click
 from farm.cli.connection import connect, tracker_option
 from farm.cli.job import headline, job_argument, job_json
 from farm.cli.output import Output, output_option
-from farm.cli.run import MAX_WAIT_S, check_number
+from farm.cli.run import check_number
 from farm.cli.text import printable, span
+from farm.core.limits import MAX_WAIT_S
 from farm.errors import FarmError
 
 if TYPE_CHECKING:

@@ -27,8 +27,6 @@ from farm.errors import InfrastructureError, NotFound
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm.target import Selector
 
-MAX_JOBS = 1000
-
 
 class JobCalls(Calls):
     """The part of a client that has to do with jobs."""

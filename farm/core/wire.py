@@ -1,25 +1,34 @@
-"""Digests and arrays on the wire.
+"""Digests, arrays and errors on the wire.
 
-Owns: the messages `Digest` and `Tensor` and the Python values behind them. Loads no gRPC, so that workers can use it.
-Does not own: moving blobs (`farm.rpc.blobs`) or what a function expects (`farm.artifact.signature`).
+Owns: the messages `Digest`, `Tensor` and `Error` and the Python values behind them. Loads no gRPC, so that workers can
+use it. Does not own: moving blobs (`farm.rpc.blobs`), gRPC status (`farm.rpc.status`), or what a function expects
+(`farm.artifact.signature`).
 
 Invariant: `digest_from_proto(digest_to_proto(d)) == d`; an array has exactly its message's dtype and shape, and content
-above `MAX_INLINE_BYTES` is a blob.
+above `MAX_INLINE_BYTES` is a blob; code, message and details of an error survive unless they are over the limits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from farm.api.v1 import digest_pb2, tensor_pb2
+from farm.api.v1 import digest_pb2, error_pb2, tensor_pb2
 from farm.core.digest import Digest
-from farm.core.limits import MAX_INLINE_BYTES, MAX_RANK, MAX_TENSOR_BYTES
-from farm.errors import InvalidArguments
+from farm.core.limits import (
+    MAX_CODE_BYTES,
+    MAX_DETAIL_BYTES,
+    MAX_DETAILS,
+    MAX_ERROR_BYTES,
+    MAX_INLINE_BYTES,
+    MAX_RANK,
+    MAX_TENSOR_BYTES,
+)
+from farm.errors import FarmError, InvalidArguments, error_class
 
 Array = npt.NDArray[Any]
 
@@ -108,3 +117,56 @@ def tensor_from_proto(
         )
     data = read_blob(digest_from_proto(tensor.blob)) if in_store else tensor.inline
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+_CUT = "..."
+
+
+def error_message(code: str, message: str, details: Iterable[tuple[str, str]]) -> error_pb2.Error:
+    """Return the message for an error given by its parts, cut to the limits of the wire."""
+    return error_pb2.Error(
+        code=cut(code, MAX_CODE_BYTES),
+        message=cut(message, MAX_ERROR_BYTES),
+        details={
+            cut(key, MAX_CODE_BYTES): cut(value, MAX_DETAIL_BYTES)
+            for key, value in list(details)[:MAX_DETAILS]
+        },
+    )
+
+
+def error_parts(message: error_pb2.Error) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """Return code, message and sorted details of an error, cut to the limits whatever was sent."""
+    details = (
+        (cut(key, MAX_CODE_BYTES), cut(value, MAX_DETAIL_BYTES))
+        for key, value in sorted(message.details.items())[:MAX_DETAILS]
+    )
+    code = cut(message.code, MAX_CODE_BYTES)
+    return code, cut(message.message, MAX_ERROR_BYTES), tuple(details)
+
+
+def error_to_proto(error: FarmError) -> error_pb2.Error:
+    """Return the message for an error, cut to the limits of the wire."""
+    code = error.details.get("code", error.code) if type(error) is FarmError else error.code
+    return error_message(code, error.message, error.details.items())
+
+
+def error_from_proto(message: error_pb2.Error) -> FarmError:
+    """Return the error that a message holds.
+
+    A code that is unknown here gives a plain `FarmError` that keeps it in ``details['code']``.
+    """
+    code, text, details = error_parts(message)
+    cls = error_class(code)
+    error = cls(text)
+    error.details = dict(details)
+    if code != cls.code:
+        error.details["code"] = code
+    return error
+
+
+def cut(text: str, limit_bytes: int) -> str:
+    """Return a text that has at most so many bytes, with a mark at its end if some are gone."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit_bytes:
+        return data.decode()
+    return data[: limit_bytes - len(_CUT)].decode(errors="ignore") + _CUT

@@ -13,13 +13,12 @@ import re
 
 import grpc
 
+from farm.core.limits import MAX_MESSAGE_BYTES
 from farm.errors import InvalidInput
 from farm.rpc import credentials as keys
 from farm.rpc.authorised import AuthorisedAioChannel, AuthorisedChannel, TokenSource
 from farm.rpc.credentials import Credentials
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest message either way; anything larger travels as a blob."""
 MAX_METADATA_BYTES = 256 << 10
 """Room for one `farm-error-bin` of full length."""
 MAX_REQUEST_METADATA_BYTES = 16 << 10

@@ -1,8 +1,7 @@
 """Errors over the wire: a `FarmError` becomes a gRPC status and the same error again.
 
-Owns: the trailing metadata `farm-error-bin`, the limits of what is sent, and what a status without
-it means.
-Does not own: the errors (`farm.errors`) or when to retry.
+Owns: the trailing metadata `farm-error-bin`, and what a status without it means.
+Does not own: the errors (`farm.errors`), their message (`farm.core.wire`), or when to retry.
 
 Invariant: code, message and details of an error survive the way unless they are over the limits;
 whatever a peer sends, the result is a `FarmError`.
@@ -17,6 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from farm.api.v1 import error_pb2
+from farm.core.wire import cut, error_from_proto, error_to_proto
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -27,54 +27,20 @@ from farm.errors import (
     TimeLimit,
     TrackerUnreachable,
     Unauthenticated,
-    error_class,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ERROR_KEY = "farm-error-bin"
-MAX_MESSAGE_BYTES = 64 << 10
-MAX_DETAILS = 32
-MAX_DETAIL_BYTES = 2048
-MAX_CODE_BYTES = 64
 STATUS_TEXT_BYTES = 1024
 """Length of the plain status text, which is there for tools that know only gRPC."""
-
-_CUT = "..."
-
-
-def error_to_proto(error: FarmError) -> error_pb2.Error:
-    """Return the message for an error, cut to the limits of the wire."""
-    details = {
-        _cut(key, MAX_CODE_BYTES): _cut(value, MAX_DETAIL_BYTES)
-        for key, value in list(error.details.items())[:MAX_DETAILS]
-    }
-    code = error.details.get("code", error.code) if type(error) is FarmError else error.code
-    return error_pb2.Error(
-        code=_cut(code, MAX_CODE_BYTES),
-        message=_cut(error.message, MAX_MESSAGE_BYTES),
-        details=details,
-    )
-
-
-def error_from_proto(message: error_pb2.Error) -> FarmError:
-    """Return the error that a message holds.
-
-    A code that is unknown here gives a plain `FarmError` that keeps it in ``details['code']``.
-    """
-    cls = error_class(message.code)
-    error = cls(_cut(message.message, MAX_MESSAGE_BYTES))
-    error.details = dict(sorted(message.details.items())[:MAX_DETAILS])
-    if message.code != cls.code:
-        error.details["code"] = _cut(message.code, MAX_CODE_BYTES)
-    return error
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: FarmError) -> NoReturn:
     """End a call of an asyncio server with `error`; never returns."""
     await context.abort(
-        status_code(error), _cut(error.message, STATUS_TEXT_BYTES), error_metadata(error)
+        status_code(error), cut(error.message, STATUS_TEXT_BYTES), error_metadata(error)
     )
     raise AssertionError("abort returned")
 
@@ -102,7 +68,7 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> FarmError:
         return sent
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     text = error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else str(error)
-    return _error_of_status(code, _cut(text or "", STATUS_TEXT_BYTES), address)
+    return _error_of_status(code, cut(text or "", STATUS_TEXT_BYTES), address)
 
 
 @contextlib.contextmanager
@@ -164,10 +130,3 @@ def _error_of_status(code: grpc.StatusCode | None, text: str, address: str) -> F
         )
     )
     return cls(f"call{f' to {address}' if address else ''}: {name} ({text}); {hint}", grpc=name)
-
-
-def _cut(text: str, limit_bytes: int) -> str:
-    data = text.encode(errors="replace")
-    if len(data) <= limit_bytes:
-        return data.decode()
-    return data[: limit_bytes - len(_CUT)].decode(errors="ignore") + _CUT

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from farm.artifact.abi import ReturnKind, decode_return
 from farm.artifact.signature import ParamSpec, Signature, check_inputs
+from farm.core.limits import MAX_REPEAT
 from farm.errors import (
     FarmError,
     InfrastructureError,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-MAX_REPEAT = 10_000
 MIN_ALIGN_BYTES = 64
 POISON = 0xA5
 """Fills outputs before the first call, so that an element that is never written shows."""

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import job_pb2
 from farm.core.ids import JobId
-from farm.core.limits import DEFAULT_LIMIT_S, MAX_JOB_LIMIT_S, MAX_JOB_TERM_S, MIN_LIMIT_S
+from farm.core.limits import (
+    DEFAULT_LIMIT_S,
+    MAX_INLINE_BYTES,
+    MAX_JOB_LIMIT_S,
+    MAX_RANK,
+    MAX_REPEAT,
+    MIN_LIMIT_S,
+)
 from farm.errors import InvalidInput, NotFound
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm_tracker.run_rows import parse_selector
@@ -36,9 +43,6 @@ if TYPE_CHECKING:
     from farm_tracker.variants import Variants
 
 MAX_INPUTS = 256
-MAX_RANK = 16
-MAX_INLINE_BYTES = 256 << 10
-MAX_REPEAT = 10_000
 SMALL_SPEC_BYTES = 16 << 10
 """Inputs of larger specs become blobs, so that a hundred thousand queued jobs fit into memory."""
 
@@ -268,11 +272,8 @@ def check_spec(spec: job_pb2.RunSpec) -> None:
     if not 0 <= spec.repeat <= MAX_REPEAT:
         raise InvalidInput(f"job: repeat {spec.repeat} is out of range; send 0 to {MAX_REPEAT}")
     if not MIN_LIMIT_S <= (spec.limit_s or DEFAULT_LIMIT_S) <= MAX_JOB_LIMIT_S:
-        around_s = MAX_JOB_TERM_S - MAX_JOB_LIMIT_S
         raise InvalidInput(
-            f"job: limit_s {spec.limit_s:g} is out of range; send {MIN_LIMIT_S:g} to {MAX_JOB_LIMIT_S:g}: a job has "
-            f"its device for {MAX_JOB_TERM_S:g} s at most, {around_s:g} of them for what comes before and after the "
-            "run; use a session for longer ones"
+            f"job: limit_s {spec.limit_s:g} is out of range; send {MIN_LIMIT_S:g} to {MAX_JOB_LIMIT_S:g}"
         )
     check_tensors(spec.inputs, "job: input")
 

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from farm.core.limits import MAX_KEY_BYTES
 from farm.errors import DuplicateSymbol, InvalidInput, InvalidTarget
 from farm.target import Target
 from farm_tracker.state.work import ItemKind, UnitSpec
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from farm.core.digest import Digest
 
 MAX_ITEMS = 4096
-MAX_KEY_BYTES = 128
 MAX_FUNCTION_BYTES = 4 << 20
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 

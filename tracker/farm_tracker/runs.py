@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import run_pb2, session_pb2
+from farm.core.limits import MAX_TTL_S
 from farm.errors import FarmError, InfrastructureError
 from farm_tracker.state.events import LeaseReleased
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 LOAD_ALLOWANCE_S = 60.0
 """Time that a run's lease has beside the call's own limit, for preparing and loading."""
-MAX_TTL_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)

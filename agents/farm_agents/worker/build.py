@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.codegen import compile_function
-from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import FarmError, InfrastructureError
 from farm.target import Target
-from farm_agents.failures import error_to_proto
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import write_frame

@@ -17,6 +17,9 @@ from farm.errors import InfrastructureError
 MAX_FRAME_BYTES = 64 << 20
 """Large content travels as blobs, so that this is ample."""
 
+MAX_JOINED_BYTES = 64 << 10
+"""Above it, a copy costs more than a second write."""
+
 _LENGTH = struct.Struct("<I")
 
 
@@ -30,8 +33,8 @@ def write_frame(channel: socket.socket, data: bytes) -> None:
     OSError
         The peer is gone.
     """
-    channel.sendall(encode_length(len(data)))
-    channel.sendall(data)
+    for part in frame_parts(data):
+        channel.sendall(part)
 
 
 def read_frame(channel: socket.socket) -> bytes | None:
@@ -63,10 +66,14 @@ async def read_frame_async(reader: asyncio.StreamReader) -> bytes | None:
         return None
 
 
-def encode_length(size_bytes: int) -> bytes:
-    """Return the head of a frame of `size_bytes`; InfrastructureError if it is over the limit."""
-    _check(size_bytes)
-    return _LENGTH.pack(size_bytes)
+def frame_parts(data: bytes) -> tuple[bytes, ...]:
+    """Return what to write, one after the other, for one frame; InfrastructureError if it is over the limit.
+
+    A small frame is one part, so that its reader is woken once.
+    """
+    _check(len(data))
+    head = _LENGTH.pack(len(data))
+    return (head + data,) if len(data) <= MAX_JOINED_BYTES else (head, data)
 
 
 def decode_length(head: bytes) -> int:

@@ -24,10 +24,9 @@ from farm.api.v1 import session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
 from farm.core.limits import DEFAULT_LIMIT_S
-from farm.core.wire import digest_from_proto, tensor_from_proto, tensor_to_proto
+from farm.core.wire import digest_from_proto, error_to_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.target import Target
-from farm_agents.failures import error_to_proto
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import read_frame, write_frame

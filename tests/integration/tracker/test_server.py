@@ -21,7 +21,7 @@ from farm.api.v1 import (
     tensor_pb2,
 )
 from farm.core.digest import digest_of
-from farm.core.wire import MAX_INLINE_BYTES
+from farm.core.limits import MAX_INLINE_BYTES
 from farm.errors import InfrastructureError, InvalidInput, NotAllowed
 from farm.ir.verifier import MAX_PARAMS
 from farm.rpc import channel, digest_to_proto, error_from_rpc

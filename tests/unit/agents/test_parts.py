@@ -20,10 +20,11 @@ from farm_agents.state.messages import Desired
 from farm_agents.state.model import BuildOrder, Failed, Grant, Health
 from farm_agents.wire import EXPIRY_GRACE_S, desired_from_proto
 
-from farm.api.v1 import agent_pb2, build_pb2, error_pb2
+from farm.api.v1 import agent_pb2, build_pb2
 from farm.core.clock import SystemClock
 from farm.core.digest import digest_of
 from farm.core.ids import random_id
+from farm.core.limits import MAX_ERROR_BYTES
 from farm.core.wire import digest_to_proto
 from farm.errors import DeviceBusy, InfrastructureError, InvalidInput, KernelCrashed
 from farm.target import Target
@@ -142,8 +143,8 @@ def test_failure_survives_the_wire():
 
 def test_failure_with_a_long_message_is_cut():
     message = failed_to_proto(Failed("X", "é" * 40_000)).message
-    assert message == "é" * 32_768
-    assert len(error_pb2.Error(message=message).message.encode()) <= 64 << 10
+    assert message == "é" * 32_766 + "..."
+    assert len(message.encode()) <= MAX_ERROR_BYTES
 
 
 def test_driver_cpu_describes_this_host():

@@ -12,7 +12,13 @@ import pytest
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import blob_path, keep_blob, read_blob
 from farm_agents.worker.control import Exited, Fork, Forked, Kill, Ready, decode, encode
-from farm_agents.worker.frames import MAX_FRAME_BYTES, read_frame, write_frame
+from farm_agents.worker.frames import (
+    MAX_FRAME_BYTES,
+    MAX_JOINED_BYTES,
+    frame_parts,
+    read_frame,
+    write_frame,
+)
 from farm_agents.worker.loaders import LoaderSpec
 from farm_agents.zygotes import describe_status
 from hypothesis import given
@@ -38,6 +44,14 @@ def test_frames_come_as_they_were_sent(frames):
         a.close()
         assert [read_frame(b) for _ in frames] == frames
         assert read_frame(b) is None
+
+
+@pytest.mark.parametrize("size", [MAX_JOINED_BYTES, MAX_JOINED_BYTES + 1])
+def test_frame_is_one_write_unless_it_is_large(ends, size):
+    a, b = ends
+    write_frame(a, bytes(size))
+    assert len(frame_parts(bytes(size))) == (1 if size == MAX_JOINED_BYTES else 2)
+    assert read_frame(b) == bytes(size)
 
 
 def test_frame_over_the_limit_is_refused_before_it_is_read(ends):

@@ -8,16 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.api.v1 import error_pb2
+from farm.core.limits import MAX_DETAIL_BYTES, MAX_DETAILS, MAX_ERROR_BYTES
 from farm.errors import FarmError, TrackerUnreachable, all_errors, error_class
 from farm.rpc import error_from_proto, error_from_rpc, error_to_proto
-from farm.rpc.status import (
-    ERROR_KEY,
-    MAX_DETAIL_BYTES,
-    MAX_DETAILS,
-    MAX_MESSAGE_BYTES,
-    error_metadata,
-    status_code,
-)
+from farm.rpc.status import ERROR_KEY, error_metadata, status_code
 
 
 class FailedCall(grpc.RpcError, grpc.Call):
@@ -83,12 +77,12 @@ def test_error_proto_of_any_text_is_read_back_bounded(message, details):
 
 
 def test_error_over_the_limits_is_cut():
-    error = FarmError("é" * MAX_MESSAGE_BYTES)
+    error = FarmError("é" * MAX_ERROR_BYTES)
     error.details = {f"k{i:03}": "v" * 10_000 for i in range(100)}
 
     proto = error_to_proto(error)
 
-    assert len(proto.message.encode()) <= MAX_MESSAGE_BYTES
+    assert len(proto.message.encode()) <= MAX_ERROR_BYTES
     assert proto.message.endswith("...")
     assert sorted(proto.details) == [f"k{i:03}" for i in range(MAX_DETAILS)]
     assert {len(value) for value in proto.details.values()} == {MAX_DETAIL_BYTES}

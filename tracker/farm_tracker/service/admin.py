@@ -9,10 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import admin_pb2, admin_pb2_grpc, device_pb2
+from farm.core.limits import MAX_REASON_BYTES
 from farm.errors import InvalidInput
 from farm.target import Selector
 from farm_tracker.service.convert import check_range, check_text, device_to_proto
-from farm_tracker.service.job import MAX_ACCOUNT_BYTES, MAX_REASON_BYTES, actor
+from farm_tracker.service.job import MAX_ACCOUNT_BYTES, actor
 from farm_tracker.service.sight import Sight
 from farm_tracker.service.streams import errors_to_status
 from farm_tracker.state.events import AdminSet

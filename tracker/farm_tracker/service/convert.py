@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from farm.api.v1 import agent_pb2, build_pb2, device_pb2, error_pb2, job_pb2, lease_pb2
 from farm.core.ids import NAME
+from farm.core.wire import error_message, error_parts
 from farm.errors import FarmError, InvalidInput
 from farm.rpc import digest_to_proto
 from farm_tracker.state.model import Device, Lease, Observed
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="StrEnum")
 
 MAX_TEXT = 1024
-MAX_MESSAGE = 64 << 10
 
 
 def desired_to_proto(
@@ -125,15 +125,13 @@ def lease_to_proto(lease: Lease, device: Device, now: float) -> lease_pb2.Lease:
 
 def failure_to_proto(failure: Failure) -> error_pb2.Error:
     """Return the message for an error that is data."""
-    return error_pb2.Error(
-        code=failure.code, message=failure.message, details=dict(failure.details)
-    )
+    return error_message(failure.code, failure.message, failure.details)
 
 
 def failure_from_proto(error: error_pb2.Error) -> Failure:
     """Return an error that is data, cut to what is kept."""
-    details = sorted((k[:64], v[:MAX_TEXT]) for k, v in list(error.details.items())[:32])
-    return Failure(error.code[:64] or FarmError.code, error.message[:MAX_MESSAGE], tuple(details))
+    code, message, details = error_parts(error)
+    return Failure(code or FarmError.code, message, details)
 
 
 def check_id(text: str, what: str) -> str:

@@ -11,6 +11,14 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import job_pb2, job_pb2_grpc
+from farm.core.limits import (
+    MAX_KEY_BYTES,
+    MAX_LISTED_JOBS,
+    MAX_PRIORITY,
+    MAX_QUEUE_LIMIT_S,
+    MAX_REASON_BYTES,
+    MIN_QUEUE_LIMIT_S,
+)
 from farm_tracker.identity.caller import caller, check_account
 from farm_tracker.jobs import JobView, Wish
 from farm_tracker.service.convert import check_count, check_range, check_text, failure_to_proto
@@ -27,15 +35,9 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
-MAX_KEY_BYTES = 128
 MAX_ACCOUNT_BYTES = 128
-MAX_REASON_BYTES = 256
-MAX_PRIORITY = 100
 DEFAULT_QUEUE_LIMIT_S = 86_400.0
-MIN_QUEUE_LIMIT_S = 0.1
-MAX_QUEUE_LIMIT_S = 30 * 86_400.0
 DEFAULT_LISTED = 100
-MAX_LISTED = 1000
 MAX_CHUNK_NUMBER = 1 << 40
 
 
@@ -101,7 +103,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
     ) -> job_pb2.ListJobsResponse:
         """Return jobs, newest first."""
         async with errors_to_status(context):
-            check_count(request.limit, MAX_LISTED, "limit")
+            check_count(request.limit, MAX_LISTED_JOBS, "limit")
             found = await self._jobs.listed(
                 check_text(request.account, "account", MAX_ACCOUNT_BYTES),
                 include_ended=request.include_terminal,

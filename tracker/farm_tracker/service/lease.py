@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import lease_pb2, lease_pb2_grpc
 from farm.core.ids import Epoch, LeaseId
+from farm.core.limits import MAX_HOLDER_BYTES, MAX_TTL_S, MAX_WAIT_S, MIN_TTL_S
 from farm.target import Selector
 from farm_tracker.identity.caller import caller, may
 from farm_tracker.identity.model import Verb
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
     from farm_tracker.tracker import Tracker
 
 DEFAULT_TTL_S = 60.0
-MIN_TTL_S = 1.0
-MAX_TTL_S = 600.0
-MAX_WAIT_S = 86_400.0
-MAX_HOLDER_BYTES = 128
 MAX_ID_BYTES = 128
 
 

@@ -6,13 +6,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import run_pb2, run_pb2_grpc, session_pb2
+from farm.core.limits import DEFAULT_LIMIT_S, MAX_LIMIT_S, MAX_REPEAT, MAX_WAIT_S, MIN_LIMIT_S
 from farm.errors import NotFound
 from farm.rpc import digest_from_proto
 from farm.target import Selector
 from farm_tracker import runs
 from farm_tracker.identity.caller import caller
 from farm_tracker.service.convert import check_count, check_range, check_text, device_to_proto
-from farm_tracker.service.lease import MAX_WAIT_S
 from farm_tracker.service.streams import errors_to_status
 from farm_tracker.state.model import DEFAULT_ACCOUNT
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from farm_tracker.tracker import Tracker
     from farm_tracker.variants import Variants
 
-DEFAULT_LIMIT_S = 30.0
-MIN_LIMIT_S = 0.01
-MAX_LIMIT_S = 600.0
-MAX_REPEAT = 10_000
 MAX_SYMBOL_BYTES = 256
 
 
