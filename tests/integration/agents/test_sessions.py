@@ -216,7 +216,7 @@ def test_lease_of_a_higher_epoch_replaces_the_one_that_is_served(run_farm, hosti
 def test_session_refused_by_the_tracker_frees_the_device(run_farm):
     async def story(tracker, spec):
         client = await tracker.lease(1)
-        tracker.requests[client.lease_id].put_nowait(None)
+        client.queue(tracker.requests).put_nowait(None)
         await tracker.device_is("IDLE", 0)
 
     run_farm(story)
