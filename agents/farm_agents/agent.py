@@ -36,6 +36,7 @@ from farm_agents.crash_points import pass_phases
 from farm_agents.credential import Credential
 from farm_agents.device import LocalDevice
 from farm_agents.failures import failed_from
+from farm_agents.health import DeviceHealth
 from farm_agents.outbox import Outbox
 from farm_agents.runs import Runner
 from farm_agents.sandbox.confinement import Confinement
@@ -49,6 +50,7 @@ from farm_agents.state.messages import (
     Clean,
     Cleaned,
     Command,
+    Crashed,
     DropRun,
     Event,
     Fence,
@@ -65,15 +67,13 @@ from farm_agents.state.messages import (
     Stop,
     Tick,
 )
-from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Health, Use
+from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Use
 from farm_agents.state.run import RunPhase
 from farm_agents.stream import ControlStream, Message
 from farm_agents.tasks import end_tasks
 from farm_agents.toolchains import find_toolchains
 from farm_agents.wire import desired_from_proto, state_to_proto
 
-RECHECK_SICK_S = 2.0
-RECHECK_WELL_S = 30.0
 STOP_LIMIT_S = 20.0
 DELIVER_FIRST_S = 3.0
 """How long results that wait for the store hold a new connection back: told with it, they still count."""
@@ -125,6 +125,11 @@ class Agent:
         channel = self._channel = self._credential.channel()
         self._stub: agent_pb2_grpc.AgentServiceAsyncStub = agent_pb2_grpc.AgentServiceStub(channel)
         self._cache = BlobCache(spec.work_dir / "cache", BlobStub(channel))
+        canaries = spec.work_dir / "canaries"
+        self._health = {
+            name: DeviceHealth(device, self._cache, canaries / name, clock, spec.canary_every_s)
+            for name, device in self._devices.items()
+        }
         self._builder = Builder(
             *(spec.builds, self._cache, spec.work_dir, new_id, self._confinement, spec.slots)
         )
@@ -162,8 +167,8 @@ class Agent:
         self._spawn(self._keep_time())
         self._spawn(self._warm_builder())
         self._spawn(self._name_toolchains())
-        for device in self._devices.values():
-            self._spawn(self._keep_checking(device))
+        for health in self._health.values():
+            self._spawn(self._keep_checking(health))
         self._spawn(self._keep_connected())
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -194,7 +199,7 @@ class Agent:
                     self._cleaning.add((device_id, epoch))
                     self._spawn(self._clean(device_id, epoch))
             case Check(device_id):
-                self._spawn(self._check(self._devices[device_id]))
+                self._spawn(self._check(self._health[device_id]))
             case StartBuild(order):
                 task = self._building[order.attempt_id] = self._spawn(self._build(order))
                 task.add_done_callback(functools.partial(self._build_done, order))
@@ -241,20 +246,22 @@ class Agent:
 
     # Devices and sessions
 
-    async def _keep_checking(self, device: LocalDevice) -> None:
+    async def _keep_checking(self, health: DeviceHealth) -> None:
         while True:
-            current = self._state.devices[device.device_id]
-            if current.use is Use.IDLE:
-                await self._check(device)
-            well = self._state.devices[device.device_id].health is Health.GOOD
-            await asyncio.sleep(RECHECK_WELL_S if well else RECHECK_SICK_S)
+            if self._state.devices[health.device.device_id].use is Use.IDLE:
+                await self._check(health)
+            await asyncio.sleep(health.recheck_s())
 
-    async def _check(self, device: LocalDevice) -> None:
-        found = await device.check()
-        before = self._state.devices[device.device_id]
-        if (before.health, before.health_cause) != (found.health, found.cause):
-            _LOG.info("device %s: %s %s", device.device_id, found.health.value, found.cause)
-            self._apply(HealthSeen(device.device_id, found.health, found.cause))
+    async def _check(self, health: DeviceHealth) -> None:
+        device_id = health.device.device_id
+        found = await health.check()
+        before = self._state.devices[device_id]
+        if found is not None and (before.health, before.health_cause) != (
+            found.health,
+            found.cause,
+        ):
+            _LOG.info("device %s: %s %s", device_id, found.health.value, found.cause)
+            self._apply(HealthSeen(device_id, found.health, found.cause))
 
     def _serve(self, grant: Grant) -> None:
         folder = self._spec.work_dir / "sessions" / f"{grant.lease_id}.{grant.epoch}"
@@ -265,6 +272,7 @@ class Agent:
     async def _run_session(self, session: Session) -> None:
         grant = session.grant
         try:
+            await self._health[grant.device_id].stand_aside()
             await session.prepare()
             self._apply(Prepared(grant.device_id, grant.epoch))
             if not self._state.is_for_run(grant):  # else nobody talks to it but this agent
@@ -281,6 +289,9 @@ class Agent:
             await session.end()
         finally:
             self._cleaning.discard((device_id, epoch))
+        if session.crashed:
+            self._health[device_id].suspect()
+            self._apply(Crashed(device_id, epoch))
         self._apply(Cleaned(device_id, epoch))
 
     # Builds
@@ -400,7 +411,7 @@ def _unwanted(order: BuildOrder) -> Failed:
 
 
 def _prepare_folders(spec: AgentSpec) -> None:
-    for name in ("sessions", "builds"):  # what an earlier process left is nobody's
+    for name in ("sessions", "builds", "canaries"):  # what an earlier process left is nobody's
         shutil.rmtree(spec.work_dir / name, ignore_errors=True)
     for name in ("cache", "logs", "sessions", "builds"):
         (spec.work_dir / name).mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from farm.core.ids import AgentId
 from farm.errors import FarmError
 from farm_agents.crash_points import POINTS
 from farm_agents.sandbox.mode import Mode
-from farm_agents.spec import AgentSpec, parse_devices
+from farm_agents.spec import CANARY_EVERY_S, AgentSpec, parse_devices
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +69,12 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> AgentSpec:
         default=Mode.AUTO.value,
         help="confine kernels and compilers: where it works, or no work without, or never (default: auto)",
     )
+    parser.add_argument(
+        "--canary-every-s",
+        type=float,
+        default=CANARY_EVERY_S,
+        help="seconds between canary kernels on an idle device; 0: never (default: %(default)g)",
+    )
     args = parser.parse_args(arguments)
     agent_id = AgentId(args.agent_id)
     return AgentSpec(
@@ -79,6 +85,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> AgentSpec:
         devices=parse_devices(args.device, agent_id),
         work_dir=args.work_dir.absolute(),
         sandbox=Mode(args.sandbox),
+        canary_every_s=args.canary_every_s,
     )
 
 

@@ -85,6 +85,11 @@ class Session:
         """What the workers of this session print."""
         return self._worker.log
 
+    @property
+    def crashed(self) -> bool:
+        """Whether a worker of this session crashed, or had to be killed at a limit."""
+        return self._worker.crashed
+
     async def prepare(self) -> None:
         """Wait until a worker is ready; raises InfrastructureError if none starts."""
         await self._worker.prepare()

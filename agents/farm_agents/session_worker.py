@@ -44,6 +44,8 @@ class SessionWorker:
         What was loaded, in the order of module ids; whoever loads something adds it.
     used
         Whether there was ever a worker, and so the folder.
+    crashed
+        Whether one crashed or was killed at a limit.
     """
 
     device: LocalDevice
@@ -51,6 +53,7 @@ class SessionWorker:
     folder: Path
     loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
     used: bool = False
+    crashed: bool = False
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
@@ -155,6 +158,7 @@ class SessionWorker:
             if frame is not None:
                 return _reply(frame, request.seq)
         except TimeoutError:
+            self.crashed = True
             await self.kill()
             raise TimeLimit(
                 f"{what}: ran past its limit ({limit_s:g} s) and was killed; raise limit_s or fix the "
@@ -162,6 +166,7 @@ class SessionWorker:
                 limit_s=f"{limit_s:g}",
             ) from None
         except (DecodeError, InfrastructureError) as error:
+            self.crashed = True
             await self.kill()
             raise KernelCrashed(
                 f"{what}: the kernel broke the worker's channel ({error}); fix the kernel"
@@ -169,6 +174,7 @@ class SessionWorker:
         raise await self._crash(child, what, limit_s)
 
     async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
+        self.crashed = True
         facts = describe_status(await self.kill()) | dict(child.exceeded)
         if not child.zygote.alive:
             return InfrastructureError(f"{what}: the worker was ended from outside; call again")

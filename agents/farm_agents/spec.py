@@ -23,6 +23,8 @@ _DEVICE = re.compile(
     r"(?P<driver>[a-z][a-z0-9-]{0,30})(?::(?P<argument>[A-Za-z0-9._/-]{1,128}))?(?:@(?P<id>.+))?"
 )
 MAX_SLOTS = 256
+CANARY_EVERY_S = 300.0
+MAX_CANARY_EVERY_S = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class AgentSpec:
         Who runs it: ``process`` or ``ray``.
     sandbox
         Whether its workers are confined.
+    canary_every_s
+        How often each device's canary runs while the device is idle; it also runs on join and after a crash. 0: never.
     """
 
     tracker: str
@@ -67,6 +71,7 @@ class AgentSpec:
     work_dir: Path
     hosted_by: str = "process"
     sandbox: Mode = Mode.AUTO
+    canary_every_s: float = CANARY_EVERY_S
 
     def __post_init__(self) -> None:
         check_id("agent", self.agent_id)
@@ -80,6 +85,11 @@ class AgentSpec:
             raise InvalidInput(
                 f"agent {self.agent_id}: neither builds nor devices; name families that it builds "
                 "(such as llvm/aarch64) or devices that it owns (such as cpu), or both"
+            )
+        if not 0 <= self.canary_every_s <= MAX_CANARY_EVERY_S:
+            raise InvalidInput(
+                f"agent {self.agent_id}: impossible time between canaries ({self.canary_every_s:g} s); use 0 "
+                f"(never) to {MAX_CANARY_EVERY_S:g}"
             )
         names = [device.device_id for device in self.devices]
         for name in names:
@@ -100,6 +110,7 @@ class AgentSpec:
             "work_dir": str(self.work_dir),
             "hosted_by": self.hosted_by,
             "sandbox": self.sandbox.value,
+            "canary_every_s": self.canary_every_s,
         }
         return canonical_json(value).decode()
 
@@ -117,6 +128,7 @@ class AgentSpec:
             work_dir=Path(value["work_dir"]),
             hosted_by=value["hosted_by"],
             sandbox=Mode(value["sandbox"]),
+            canary_every_s=value["canary_every_s"],
         )
 
 

@@ -11,6 +11,7 @@ import click
 
 from farm.cli.files import writable_folder
 from farm.cli.output import Output, output_option
+from farm.cli.spans import seconds_or_none
 from farm.core.ids import NAME
 from farm.errors import InvalidInput
 from farm.target import Target
@@ -60,6 +61,14 @@ MODULE = "farm_agents"
     flag_value="none",
     help="The same as --sandbox none: trusted use only.",
 )
+@click.option(
+    "--canary-every",
+    "canary_every_s",
+    callback=seconds_or_none,
+    metavar="SPAN",
+    help="How often an idle device has to compute a known answer; also when it joins and after a crash. 0s: never.  "
+    "[default: 5m]",
+)
 @output_option
 def command(
     tracker: str,
@@ -69,6 +78,7 @@ def command(
     slots: int,
     work_dir: Path | None,
     sandbox: str,
+    canary_every_s: float | None,
     output: Output,
 ) -> None:
     """Run one agent: it owns devices, builds, and dials the tracker.
@@ -106,6 +116,8 @@ def command(
     folder = writable_folder(work_dir or default_data_dir() / "agents" / agent_id)
     arguments = ["--tracker", tracker, "--agent-id", agent_id, "--slots", str(slots)]
     arguments += ["--work-dir", str(folder), "--sandbox", sandbox]
+    if canary_every_s is not None:
+        arguments += ["--canary-every-s", f"{canary_every_s:g}"]
     if builds:
         arguments += ["--builds", ",".join(builds)]
     for device in devices:

@@ -29,6 +29,13 @@ def seconds(_context: click.Context, _param: click.Parameter, value: str | None)
     return float(int(match["count"]) * _SECONDS[match["unit"]])
 
 
+def seconds_or_none(
+    context: click.Context, param: click.Parameter, value: str | None
+) -> float | None:
+    """Return the seconds of a span; None if it was left out. A callback of options."""
+    return None if value is None else seconds(context, param, value)
+
+
 def size_bytes(_context: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     """Return the bytes of a size: a number and K, M, G or T, in powers of 1,024. A callback of options."""
     if value is None:

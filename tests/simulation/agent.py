@@ -16,14 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from farm_agents.agent import (
-    DELIVER_FIRST_S,
-    RECHECK_SICK_S,
-    RECHECK_WELL_S,
-    STOP_LIMIT_S,
-)
+from farm_agents.agent import DELIVER_FIRST_S, STOP_LIMIT_S
 from farm_agents.backoff import Backoff
 from farm_agents.failures import failed_from
+from farm_agents.health import RECHECK_SICK_S, RECHECK_WELL_S
 from farm_agents.state import core, initial_state, next_deadline
 from farm_agents.state.messages import (
     BuildEnded,
@@ -31,6 +27,7 @@ from farm_agents.state.messages import (
     Check,
     Clean,
     Cleaned,
+    Crashed,
     DropRun,
     Fence,
     HealthSeen,
@@ -93,6 +90,7 @@ class Served:
     ended: bool = False
     is_open: bool = False
     was_opened: bool = False
+    crashed: bool = False
     agent: Agent | None = None
 
 
@@ -343,6 +341,8 @@ class Agent:
             return
         served.rig.cleaned_epoch = max(served.rig.cleaned_epoch, epoch)
         self._cleaning.discard((served.grant.device_id, epoch))
+        if served.crashed:
+            self.apply(Crashed(served.grant.device_id, epoch))
         self.apply(Cleaned(served.grant.device_id, epoch))
 
     # Builds

@@ -157,6 +157,8 @@ class Runner:
             self._fail(running, InfrastructureError("worker: ended from outside; try again"))
             return
         outcome: RunResult | Failed = RunResult(f"result of {name}".encode())
+        if running.served is not None and name in ("crash", "hang"):
+            running.served.crashed = True
         if name == "crash":
             outcome = failed_from(KernelCrashed(f"{name}: SIGSEGV; fix the kernel"))
         elif name == "hang":

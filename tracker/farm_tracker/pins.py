@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from farm_tracker.state.run import RunJob
     from farm_tracker.tracker import Tracker
 
+KEPT_S = 5.0
+"""Much less than a blob that was just looked up is held for."""
+
 
 class Pins:
     """The blobs that one tracker needs."""
@@ -27,9 +30,17 @@ class Pins:
     def __init__(self, tracker: Tracker, builds: Builds) -> None:
         self._tracker = tracker
         self._builds = builds
+        self._last: tuple[float, set[str]] | None = None
 
     def __call__(self) -> set[str]:
-        """Return the names (SHA-256) of all of them."""
+        """Return the names (SHA-256) of all of them, as of up to `KEPT_S` ago: with many jobs it takes a while."""
+        now, last = self._tracker.clock.now(), self._last
+        if last is None or not 0.0 <= now - last[0] < KEPT_S:
+            last = self._last = (now, self.now())
+        return last[1]
+
+    def now(self) -> set[str]:
+        """Return the names of all of them as they are now."""
         pinned = {digest.sha256 for digest in self._builds.needed()}
         for unit in list(self._tracker.state.units.values()):
             if unit.is_open:

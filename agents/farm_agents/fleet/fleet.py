@@ -14,6 +14,7 @@ A fleet file::
     slots = 1                   # items built at once, default 1
     devices = ["qemu:aarch64"]  # default none; driver[:argument][@id]
     sandbox = "required"        # or "none"; default: where it works
+    canary_every_s = 60         # seconds between canary kernels on an idle device; 0: never; default: 300
     resources = { board = 1 }   # custom Ray resources that place it, default none
 """
 
@@ -28,11 +29,18 @@ from farm.core.ids import AgentId
 from farm.errors import InvalidFleet, InvalidInput
 from farm.target.host import canonical_arch
 from farm_agents.sandbox.mode import Mode
-from farm_agents.spec import AgentSpec, DeviceSpec, check_id, parse_devices
+from farm_agents.spec import (
+    CANARY_EVERY_S,
+    MAX_CANARY_EVERY_S,
+    AgentSpec,
+    DeviceSpec,
+    check_id,
+    parse_devices,
+)
 
 MAX_AGENTS = 1_000
 MAX_FILE_BYTES = 1 << 20
-KEYS = ("name", "count", "builds", "slots", "devices", "sandbox", "resources")
+KEYS = ("name", "count", "builds", "slots", "devices", "sandbox", "canary_every_s", "resources")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Member:
     devices: tuple[DeviceSpec, ...]
     resources: tuple[tuple[str, float], ...]
     sandbox: Mode = Mode.AUTO
+    canary_every_s: float = CANARY_EVERY_S
 
     def spec(self, tracker: str, work_dir: Path) -> AgentSpec:
         """Return the agent's specification for one tracker; its folder is below `work_dir`."""
@@ -57,6 +66,7 @@ class Member:
             work_dir=work_dir / self.agent_id,
             hosted_by="ray",
             sandbox=self.sandbox,
+            canary_every_s=self.canary_every_s,
         )
 
 
@@ -156,13 +166,16 @@ def _members(where: str, entry: Mapping[str, object]) -> list[Member]:
         )
     resources = _resources(where, entry)
     sandbox = _sandbox(where, entry)
+    every_s = _integer(
+        where, entry, "canary_every_s", int(CANARY_EVERY_S), 0, int(MAX_CANARY_EVERY_S)
+    )
     members = []
     for number in range(1, count + 1):
         agent_id = AgentId(f"{name}-{number}" if count > 1 else name)
         try:
             check_id("agent", agent_id)
             parsed = parse_devices(devices, agent_id)
-            member = Member(agent_id, builds, slots, parsed, resources, sandbox)
+            member = Member(agent_id, builds, slots, parsed, resources, sandbox, every_s)
             member.spec("127.0.0.1:1", Path())  # checks what is left
         except InvalidInput as error:
             raise InvalidFleet(f"{where}: {error.message}") from error

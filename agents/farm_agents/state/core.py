@@ -20,6 +20,7 @@ from farm_agents.state.messages import (
     BuildMoved,
     Cleaned,
     Command,
+    Crashed,
     Desired,
     Event,
     Fence,
@@ -68,7 +69,7 @@ def _take(state: State, event: Event, now: float) -> tuple[State, tuple[Command,
             return _want(state, event, now)
         case Prepared() | SessionFailed() | Cleaned():
             return _answer(state, event, now)
-        case HealthSeen():
+        case HealthSeen() | Crashed():
             return _see(state, event), ()
         case BuildMoved():
             return _put_build(state, event, now), ()
@@ -121,8 +122,11 @@ def _answer(
     return _put(state, changed), commands
 
 
-def _see(state: State, event: HealthSeen) -> State:
+def _see(state: State, event: HealthSeen | Crashed) -> State:
     device = state.devices[event.device_id]
+    if isinstance(event, Crashed):
+        is_current = device.use is not Use.IDLE and event.epoch == device.epoch
+        return _put(state, replace(device, suspect=True)) if is_current else state
     if device.unkillable:  # only the proof that its processes are gone can heal it
         return state
     return _put(state, replace(device, health=event.health, health_cause=event.cause))

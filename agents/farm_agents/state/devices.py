@@ -119,10 +119,14 @@ def _give_up_cleaning(device: Device, facts: Facts) -> tuple[Device, tuple[Comma
 
 def _rest(device: Device, facts: Facts) -> tuple[Device, tuple[Command, ...]]:
     idle = replace(device, use=Use.IDLE, lease=None, deadline=None)
-    if not device.unkillable:
+    if not (device.unkillable or device.suspect):
         return idle, ()
-    unchecked = replace(idle, health=Health.UNCHECKED, health_cause="", unkillable=False)
-    return unchecked, (Check(device.device_id),)
+    clean = replace(idle, unkillable=False, suspect=False)
+    if device.unkillable:
+        clean = replace(clean, health=Health.UNCHECKED, health_cause="")
+    elif device.health is Health.GOOD:
+        clean = replace(clean, health=Health.CHECKING, health_cause="something crashed on it")
+    return clean, (Check(device.device_id),)
 
 
 def _keep(device: Device, facts: Facts) -> tuple[Device, tuple[Command, ...]]:

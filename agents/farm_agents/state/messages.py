@@ -54,6 +54,14 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True)
+class Crashed:
+    """Something crashed on the device under this lease: it is checked before it is used again."""
+
+    device_id: DeviceId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class HealthSeen:
     """A check of a device ended."""
 
@@ -130,6 +138,7 @@ Event = (
     | Prepared
     | SessionFailed
     | Cleaned
+    | Crashed
     | HealthSeen
     | BuildMoved
     | BuildEnded

@@ -89,6 +89,8 @@ class Device:
         The highest epoch that was ever served; an epoch that is not above it is refused.
     deadline
         When the present use ends by itself, on the agent's clock; None only when IDLE.
+    suspect
+        Whether something crashed under the present lease: the device is CHECKING after it.
     unkillable
         Whether cleaning ran past its limit: the device is BAD until its processes are proved gone.
     """
@@ -101,6 +103,7 @@ class Device:
     health: Health = Health.UNCHECKED
     health_cause: str = ""
     unkillable: bool = False
+    suspect: bool = False
     story: tuple[str, ...] = ()
 
     @property

@@ -14,6 +14,7 @@ import grpc
 import llvmlite.binding as llvm
 import pytest
 from farm_agents.agent import run_agent
+from farm_agents.sandbox.mode import Mode
 from farm_agents.spec import AgentSpec, parse_devices
 from farm_agents.worker import processes
 
@@ -328,7 +329,7 @@ def run_farm(tmp_path, monkeypatch):
     """Run a story against one agent: ``run_farm(story, devices=..., builds=..., slots=...)``."""
     monkeypatch.setenv("KERNEL_FARM_RUNTIME_DIR", str(tmp_path / "runtime"))
 
-    def run(story, devices=("cpu",), builds=(), slots=1):
+    def run(story, devices=("cpu",), builds=(), slots=1, sandbox="auto", **options):
         async def main():
             tracker = Tracker()
             await tracker.start()
@@ -340,6 +341,8 @@ def run_farm(tmp_path, monkeypatch):
                 slots=slots,
                 devices=parse_devices(devices, "a1"),
                 work_dir=tmp_path / "a1",
+                sandbox=Mode(sandbox),
+                **options,
             )
             agent = asyncio.create_task(run_agent(spec, stop))
             telling = asyncio.create_task(story(tracker, spec))

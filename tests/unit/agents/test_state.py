@@ -13,6 +13,7 @@ from farm_agents.state.messages import (
     Check,
     Clean,
     Cleaned,
+    Crashed,
     Desired,
     Fence,
     HealthSeen,
@@ -152,6 +153,30 @@ def test_device_that_cannot_be_cleaned_is_bad_until_it_is_proved_clean():
     state, commands = play(state, (13.0, Cleaned("d", 1)))
     device = state.devices["d"]
     assert (device.use, device.health, commands) == (Use.IDLE, Health.UNCHECKED, [Check("d")])
+
+
+def test_device_on_which_something_crashed_is_checked_before_it_is_used_again():
+    state, _ = play(fresh(), (0.0, Desired((grant(1),), ())), (1.0, Prepared("d", 1)))
+    state, commands = play(state, (2.0, Desired((), ())), (2.0, Crashed("d", 1)))
+    assert (state.devices["d"].health, commands) == (Health.GOOD, [Clean("d", 1)])
+    state, commands = play(state, (3.0, Cleaned("d", 1)))
+    device = state.devices["d"]
+    assert (device.use, device.health, commands) == (Use.IDLE, Health.CHECKING, [Check("d")])
+    state, _ = play(state, (4.0, HealthSeen("d", Health.GOOD, "")))
+    assert state.devices["d"] == replace(device, health=Health.GOOD, health_cause="")
+
+
+def test_device_that_was_sick_before_a_crash_stays_so_until_it_is_checked():
+    state, _ = play(fresh(), (0.0, Desired((grant(1),), ())), (1.0, Prepared("d", 1)))
+    state, _ = play(state, (1.0, HealthSeen("d", Health.BAD, "hot")), (2.0, Desired((), ())))
+    state, commands = play(state, (2.0, Crashed("d", 1)), (3.0, Cleaned("d", 1)))
+    assert (state.devices["d"].health, commands[-1]) == (Health.BAD, Check("d"))
+
+
+def test_crash_of_an_earlier_lease_changes_nothing():
+    state, _ = play(fresh(), (0.0, Desired((grant(2),), ())))
+    after, commands = play(state, (1.0, Crashed("d", 1)))
+    assert (after, commands) == (state, [])
 
 
 def test_device_that_is_bad_takes_no_lease_until_it_is_well():
@@ -303,7 +328,7 @@ STEPS = st.lists(
         st.tuples(st.just("answer"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("stale"), EPOCHS, st.booleans()),
         st.tuples(st.just("wait"), st.floats(0, 15)),
-        st.tuples(st.just("health"), st.sampled_from([Health.GOOD, Health.BAD])),
+        st.tuples(st.just("health"), st.sampled_from([Health.GOOD, Health.BAD, None])),
         st.tuples(st.just("stop")),
     ),
     max_size=40,
@@ -373,6 +398,7 @@ def check(before, after):
         assert device.last_epoch >= before.devices[device.device_id].last_epoch
         assert device.epoch in (0, device.last_epoch)
         assert not device.unkillable or device.health is Health.BAD
+        assert not device.suspect or device.use is not Use.IDLE
     active = [build for build in after.builds.values() if build.phase in ACTIVE_PHASES]
     assert len(active) <= after.slots
     for build in after.builds.values():
@@ -402,7 +428,9 @@ def test_random_history_keeps_the_invariants_and_comes_to_rest(history):
                 deadline = next_deadline(shell.state)
                 assert deadline is None or deadline > shell.now
             case "health":
-                shell.feed(HealthSeen("d", values[0], ""))
+                epoch = shell.state.devices["d"].epoch
+                seen = HealthSeen("d", values[0], "") if values[0] else Crashed("d", epoch)
+                shell.feed(seen)
             case "stop":
                 shell.feed(Stop())
             case _:

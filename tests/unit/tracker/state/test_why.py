@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from farm_tracker.state.events import AdminSet, JobCancelled
 from farm_tracker.state.model import Admin, Health
 from farm_tracker.state.why import explain
@@ -91,3 +93,12 @@ def test_why_of_a_job_that_ended_says_how(world):
     world.happen(world.job())
     world.join(runs=(world.broke("j.1", "KERNEL_CRASHED"),))
     assert why(world) == ("ended: COMPLETED, FAIL: m", 0, -1.0)
+
+
+def test_why_tells_what_is_wrong_with_the_only_device(world):
+    cause = "canary: canary_floats gave wrong numbers"
+    sick = replace(world.device(health=Health.BAD), health_cause=cause)
+    world.happen(world.agent(devices=(sick,)))
+    world.happen(world.job())
+    reason = f"all 1 devices that match are out of service, such as dev0 (BAD {cause})"
+    assert why(world) == (reason, 1, -1.0)
