@@ -154,7 +154,7 @@ def test_agent_with_an_unknown_driver_is_refused(tmp_path):
         devices=parse_devices(["toaster"], "a1"),
         work_dir=tmp_path,
     )
-    with pytest.raises(InvalidInput, match="known drivers are cpu, ea, qemu"):
+    with pytest.raises(InvalidInput, match="known drivers are cpu, ea, opencl, qemu, wasm"):
         asyncio.run(run_agent(spec, asyncio.Event()))
 
 
