@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from farm.artifact import Artifact, inspect_bytes, merge
     from farm.building import build
     from farm.client import connect
+    from farm.exporting import export
     from farm.ir.declaration import read_source
     from farm.runtime.local import load_local as load
     from farm.target import Target
@@ -24,6 +25,7 @@ __all__ = [
     "Target",
     "build",
     "connect",
+    "export",
     "inspect_bytes",
     "load",
     "merge",
@@ -36,6 +38,7 @@ _HOME = {
     "Target": "farm.target",
     "build": "farm.building",
     "connect": "farm.client",
+    "export": "farm.exporting",
     "inspect_bytes": "farm.artifact",
     "load": "farm.runtime.local:load_local",
     "merge": "farm.artifact",

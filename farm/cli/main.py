@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": "farm.cli.demo",
     "build": "farm.cli.build",
     "inspect": "farm.cli.inspect",
+    "export": "farm.cli.export",
     "run": "farm.cli.run",
     "submit": "farm.cli.submit",
     "wait": "farm.cli.wait",

@@ -13,73 +13,12 @@
 //     reply: i32 return code of the first call, u32 0; if it was 0: the content of each argument that is written,
 //       as the first call left it, then u64 nanoseconds[repeat], then i64 return code of the last timed call
 //
-// A new architecture adds its block to "system calls and entry" below, and nothing else.
 
-#include "memory.c"  // memcpy, memset, memmove; u8, u64, size
-
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef int i32;
-typedef long long i64;
-typedef __INTPTR_TYPE__ word;
+#include "system.c"
 
 enum { MAX_ARGS = 256, MAX_NDIM = 16, MAX_REPEAT = 10000, MAX_ALIGN = 4096, MIN_ALIGN = 64, POISON = 0xA5 };
-enum { EXIT_PROTOCOL = 3, EXIT_MEMORY = 4 };
+enum { EXIT_PROTOCOL = 3 };
 static const u64 MAX_FRAME_BYTES = 1ull << 34;
-
-// ---- system calls and entry
-
-#if defined(__aarch64__)
-enum { SYS_read = 63, SYS_write = 64, SYS_exit_group = 94, SYS_clock_gettime = 113, SYS_munmap = 215, SYS_mmap = 222 };
-static word call6(word number, word a, word b, word c, word d, word e, word f) {
-  register word x8 __asm__("x8") = number;
-  register word x0 __asm__("x0") = a;
-  register word x1 __asm__("x1") = b;
-  register word x2 __asm__("x2") = c;
-  register word x3 __asm__("x3") = d;
-  register word x4 __asm__("x4") = e;
-  register word x5 __asm__("x5") = f;
-  __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory", "cc");
-  return x0;
-}
-__asm__(".globl __farm_start\n__farm_start:\n mov x29, #0\n mov x30, #0\n bl __farm_runner_main\n");
-#elif defined(__riscv) && __riscv_xlen == 64
-enum { SYS_read = 63, SYS_write = 64, SYS_exit_group = 94, SYS_clock_gettime = 113, SYS_munmap = 215, SYS_mmap = 222 };
-static word call6(word number, word a, word b, word c, word d, word e, word f) {
-  register word a7 __asm__("a7") = number;
-  register word a0 __asm__("a0") = a;
-  register word a1 __asm__("a1") = b;
-  register word a2 __asm__("a2") = c;
-  register word a3 __asm__("a3") = d;
-  register word a4 __asm__("a4") = e;
-  register word a5 __asm__("a5") = f;
-  __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4), "r"(a5) : "memory");
-  return a0;
-}
-__asm__(".globl __farm_start\n__farm_start:\n .option push\n .option norelax\n lla gp, __global_pointer$\n .option pop\n"
-        " call __farm_runner_main\n");
-#elif defined(__arm__)
-// Numbers of the EABI; mmap is mmap2 (its offset, which is 0 here, counts pages).
-enum { SYS_read = 3, SYS_write = 4, SYS_exit_group = 248, SYS_clock_gettime = 263, SYS_munmap = 91, SYS_mmap = 192 };
-static word call6(word number, word a, word b, word c, word d, word e, word f) {
-  register word r7 __asm__("r7") = number;
-  register word r0 __asm__("r0") = a;
-  register word r1 __asm__("r1") = b;
-  register word r2 __asm__("r2") = c;
-  register word r3 __asm__("r3") = d;
-  register word r4 __asm__("r4") = e;
-  register word r5 __asm__("r5") = f;
-  __asm__ volatile("svc #0" : "+r"(r0) : "r"(r7), "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5) : "memory", "cc");
-  return r0;
-}
-__asm__(".globl __farm_start\n__farm_start:\n mov r11, #0\n mov lr, #0\n bl __farm_runner_main\n");
-#else
-#error "no system calls for this architecture"
-#endif
-
-static _Noreturn void leave(int status) {
-  for (;;) call6(SYS_exit_group, status, 0, 0, 0, 0, 0);
-}
 
 // ---- input and output
 
@@ -103,25 +42,6 @@ static void write_all(const void *from, u64 count) {
     f += put;
     count -= (u64)put;
   }
-}
-
-static u8 *map(u64 bytes) {
-  u64 rounded = (bytes + 4095) & ~4095ull;
-  if (rounded != (size)rounded) leave(EXIT_MEMORY);
-  word at = call6(SYS_mmap, 0, (word)(rounded ? rounded : 4096), 3, 0x22, -1, 0);  // read, write, private, anonymous
-  if (at < 0 && at > -4096) leave(EXIT_MEMORY);
-  return (u8 *)at;
-}
-
-static void unmap(u8 *at, u64 bytes) {
-  u64 rounded = (bytes + 4095) & ~4095ull;
-  call6(SYS_munmap, (word)at, (word)(rounded ? rounded : 4096), 0, 0, 0, 0);
-}
-
-static u64 now_ns(void) {
-  word time[2];  // struct timespec of these calls: two registers' width each
-  call6(SYS_clock_gettime, 1, (word)time, 0, 0, 0, 0);  // CLOCK_MONOTONIC
-  return (u64)time[0] * 1000000000ull + (u64)time[1];
 }
 
 typedef struct {
@@ -150,16 +70,6 @@ static u64 take_u64(Cursor *cursor) {
 }
 
 // ---- functions
-
-typedef struct {
-  void *data;
-  i32 device_type, device_id;
-  i32 ndim;
-  u8 code, bits;
-  u16 lanes;
-  i64 *shape, *strides;
-  u64 byte_offset;
-} DLTensor;
 
 typedef struct {
   const char *name;
@@ -296,7 +206,8 @@ static void call_function(Cursor *cursor) {
   unmap(memory, bytes);
 }
 
-_Noreturn void __farm_runner_main(void) {
+_Noreturn void __farm_main(const word *stack) {
+  (void)stack;
   for (;;) {
     u64 length;
     u64 got = read_some((u8 *)&length, 8);

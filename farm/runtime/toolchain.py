@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 COMPILE_LIMIT_S = 120.0
 _ZIG_ARCH = {"armv7": "arm"}  # which is ARMv7-A there
 _FOLDER = Path(__file__).parent
-_SOURCES = (_FOLDER / "runner.c", _FOLDER / "memory.c")
+_SOURCES = tuple(_FOLDER / name for name in ("runner.c", "system.c", "memory.c"))
 _STACK = 1 << 16
 _UNDEFINED = re.compile(r"undefined symbol: (\S+)")
 _TWICE = re.compile(r"duplicate symbol: (\S+)")
 _FLAGS = (
     "-c",
+    "-g0",
     "-O2",
     "-std=c11",
     "-ffreestanding",
@@ -118,6 +119,53 @@ def link_image(arch: str, sections: Sequence[Section], work: Path, cache: Path) 
     if result.returncode != 0:
         raise _does_not_fit(result.stderr)
     return image
+
+
+def link_shared(
+    sections: Sequence[Section], exports: Iterable[str], name: str, work: Path
+) -> bytes:
+    """Link objects, already checked by `check_link`, into a shared object that exports `exports` only.
+
+    Parameters
+    ----------
+    name
+        What programs that are linked with it look for.
+    """
+    script = work / "exports"
+    script.write_text(f"{{ global: {' '.join(f'{symbol};' for symbol in exports)} local: *; }};")
+    options = ["-shared", "-z", "noexecstack", "-soname", name, f"--version-script={script}"]
+    return _linked("ld.lld", options, _written(sections, work), work)
+
+
+def link_program(arch: str, sections: Sequence[Section], tables: str, work: Path) -> bytes:
+    """Link objects, already checked by `check_link`, with `program.c` and its tables into a static executable."""
+    triple = f"{_ZIG_ARCH.get(arch, arch)}-linux-none"
+    (work / "exported.h").write_text(tables)
+    made = work / "program.o"
+    source = str(_FOLDER / "program.c")
+    _run(["cc", f"--target={triple}", *_FLAGS, f"-I{work}", source, "-o", str(made)], work)
+    options = ["-static", "-e", "__farm_start", "-z", "noexecstack"]
+    return _linked("ld.lld", options, [made, *_written(sections, work)], work)
+
+
+def link_archive(sections: Sequence[Section], work: Path) -> bytes:
+    """Return a static library of objects, one member a function."""
+    members = []
+    for path, section in zip(_written(sections, work), sections, strict=True):
+        members.append(path.rename(work / f"{section.symbol}.o"))
+    out = work / "out.a"
+    done = run_zig(["ar", "rcsD", str(out), *map(str, members)], work)
+    if done.returncode != 0:
+        raise _does_not_fit(done.stderr)
+    return out.read_bytes()
+
+
+def _linked(tool: str, options: Sequence[str], inputs: Iterable[Path], work: Path) -> bytes:
+    image = work / "image"
+    done = run_zig([tool, *options, "-o", str(image), *map(str, inputs)], work)
+    if done.returncode != 0:
+        raise _does_not_fit(done.stderr)
+    return image.read_bytes()
 
 
 def link_wasm(

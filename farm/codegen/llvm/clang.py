@@ -92,9 +92,9 @@ def is_by_value(param: Param) -> bool:
 def _c_param(param: Param) -> str:
     kind = C_TYPES[param.buffer.dtype]
     if is_by_value(param):
-        return f"{kind} {param.buffer.name}"
+        return kind
     const = "const " if param.role is Role.INPUT else ""
-    return f"{const}{kind} *{param.buffer.name}"
+    return f"{const}{kind} *"
 
 
 def _prelude(function: Function) -> str:
