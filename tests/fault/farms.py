@@ -86,6 +86,13 @@ class Process:
         self._process.wait()
         until(lambda: not any(map(lives, below)), "what was below it")
 
+    def end(self, limit_s=LIMIT_S):
+        """SIGTERM, then as `kill`."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(limit_s)
+        self.kill()
+
     def workers(self, name="farm-session"):
         """Every process below it that works for somebody."""
         found = []
@@ -151,6 +158,13 @@ class Farm:
         }
         self.agents[name] = self._start(command, self.root / f"{name}.log", environment, prefix)
         return self.agents[name]
+
+    def start_fleet(self, name, file):
+        """Start a Ray of its own with the agents of a fleet file; their folders are those of plain agents."""
+        command = ["farm_agents.fleet", "--tracker", self.address, "--file", str(file)]
+        command += ["--work-dir", str(self.root / "agents")]
+        environment = {"KERNEL_FARM_RUNTIME_DIR": str(self.root / "runtime")}
+        return self._start(command, self.root / f"{name}.log", environment, ())
 
     def _start(self, command, log, environment, prefix):
         process = Process(command, log, environment, prefix)
@@ -219,7 +233,11 @@ class Farm:
 
     def entries(self):
         """What the kernels of all agents wrote, by agent."""
-        return {name: witness.read(self.view(name)) for name in self.agents}
+        folders = {it.name: it for it in (self.root / "agents").glob("*")}
+        return {
+            name: witness.read(self.view(name) if name in self.agents else folder)
+            for name, folder in folders.items()
+        }
 
     def runs(self, number):
         """How often a job's kernel began, and came to its end, on whatever device."""
