@@ -13,7 +13,7 @@ else has no form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.ir.bounds import Facts, Interval, interval
@@ -239,21 +239,27 @@ def affine_interval(expr: Expr, facts: Facts) -> Interval:
     found, form = interval(expr, facts), affine(expr, extents)
     if form is None:
         return found
-    found = found.meet(form.interval())
+    sums: list[tuple[Affine, Interval]] = []
     for key, known in facts.items():
         if isinstance(key, Binary) and key.dtype is DType.INT64:
             about = affine(key, extents)
             if about is not None and about.terms:
-                found = found.meet(_from_fact(form, about, known, found))
+                sums.append((about, known))
+    return found.meet(_from_facts(form, sums[-MAX_SUMS:]))
+
+
+MAX_SUMS = 8  # facts that are combined: with each more, the work may double
+
+
+def _from_facts(form: Affine, facts: Sequence[tuple[Affine, Interval]]) -> Interval:
+    """Return the interval of a form that may be made up of multiples of others, whose intervals are known."""
+    found = form.interval()
+    coefficients = dict(form.terms)
+    for number, (about, known) in enumerate(facts):
+        leading, k = about.terms[0]
+        factor, rest = divmod(coefficients.get(leading, 0), k)
+        if factor and not rest:
+            more = _from_facts(form - about.scaled(factor), facts[number + 1 :])
+            ends = sorted((known.low * factor, known.high * factor))
+            found = found.meet(Interval(ends[0] + more.low, ends[1] + more.high))
     return found
-
-
-def _from_fact(form: Affine, about: Affine, known: Interval, otherwise: Interval) -> Interval:
-    """Return the interval of a form that is a multiple of another, whose interval is known, and some more."""
-    leading, k = about.terms[0]
-    factor, rest = divmod(dict(form.terms).get(leading, 0), k)
-    if factor == 0 or rest:
-        return otherwise
-    more = (form - about.scaled(factor)).interval()
-    ends = sorted((known.low * factor, known.high * factor))
-    return Interval(ends[0] + more.low, ends[1] + more.high)

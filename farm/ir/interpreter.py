@@ -18,6 +18,7 @@ import numpy as np
 from farm.errors import InvalidArguments, InvalidFunction, UndefinedReference
 from farm.ir.arithmetic import binary_function, caster, math_function
 from farm.ir.buffer import Buffer
+from farm.ir.conflicts import Watch
 from farm.ir.dtype import DType
 from farm.ir.expr import (
     Binary,
@@ -32,7 +33,7 @@ from farm.ir.expr import (
 )
 from farm.ir.function import Function, Role
 from farm.ir.source import Source
-from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
+from farm.ir.stmt import Allocate, Block, Call, For, If, LoopKind, Stmt, Store
 
 Env = dict[str, int]
 Memory = dict[str, list[Any]]
@@ -44,6 +45,8 @@ def interpret(
     function: Function,
     inputs: Sequence[np.ndarray[Any, Any]],
     library: Mapping[str, Function] | None = None,
+    *,
+    check_conflicts: bool = False,
 ) -> tuple[np.ndarray[Any, Any], ...]:
     """Run a function on arrays.
 
@@ -53,6 +56,9 @@ def interpret(
         One array for each input or inout parameter, in order, of exactly its dtype and shape. They are not changed.
     library
         Functions that this one may call, by name.
+    check_conflicts
+        Refuse a run in which iterations of a parallel or vectorized loop meet in an element. All loops run in order
+        in any case.
 
     Returns
     -------
@@ -64,7 +70,7 @@ def interpret(
     InvalidArguments
         An array has another dtype or shape.
     InvalidFunction
-        An element is read, or returned, that was never written.
+        An element is read, or returned, that was never written; or iterations meet.
     UndefinedReference
         A callee is not in the library, or calls itself, directly or through others.
     """
@@ -82,7 +88,7 @@ def interpret(
             if fresh
             else _elements(function.name, param.buffer, next(given))
         )
-    _run(function, memory, library or {}, ())
+    _run(function, memory, library or {}, (), check_conflicts)
     return tuple(
         _array(function.name, param.buffer, memory[param.buffer.name])
         for param in function.params
@@ -114,8 +120,11 @@ def _run(
     memory: Memory,
     library: Mapping[str, Function],
     callers: tuple[str, ...],
+    check_conflicts: bool,
 ) -> None:
-    _Compiler(function, memory, library, (*callers, function.name)).stmt(function.body)({})
+    active = (*callers, function.name)
+    compiler = _Compiler(function, memory, library, active, check_conflicts)
+    compiler.stmt(function.body)({})
 
 
 class _Compiler:
@@ -127,16 +136,22 @@ class _Compiler:
         memory: Memory,
         library: Mapping[str, Function],
         active: tuple[str, ...],
+        check_conflicts: bool = False,
     ) -> None:
         self.function = function
         self.memory = memory
         self.library = library
         self.active = active
+        self.check_conflicts = check_conflicts
+        self.watches: tuple[Watch, ...] = ()  # of the loops around
+        self.outside: dict[str, int] = {}  # how many of those are around a buffer's allocation
 
     def stmt(self, stmt: Stmt) -> Action:
         """Return a closure that runs a statement."""
         match stmt:
             case For(var, extent, body):
+                if self.check_conflicts and stmt.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
+                    return self._watched(stmt)
                 return _loop(var.name, extent, self.stmt(body))
             case Store(buffer, indices, value):
                 return self._store(buffer, self._offset(buffer, indices), self.expr(value))
@@ -147,6 +162,7 @@ class _Compiler:
                 return _sequence([self.stmt(inner) for inner in stmts])
             case Allocate(buffer, body):
                 self.memory[buffer.name] = [None] * buffer.elements
+                self.outside[buffer.name] = len(self.watches)
                 return self._allocate(buffer, self.stmt(body))
             case Source(language):
                 raise InvalidFunction(
@@ -158,8 +174,39 @@ class _Compiler:
             case _:
                 raise AssertionError(f"unknown statement {type(stmt).__name__}")
 
+    def _watched(self, loop: For) -> Action:
+        watch, outer = Watch(self.function.name, loop), self.watches
+        self.watches = (*outer, watch)
+        body, name = self.stmt(loop.body), loop.var.name
+        self.watches = outer
+
+        def run(env: Env) -> None:
+            watch.start()
+            for value in range(loop.extent):
+                env[name] = watch.iteration = value
+                body(env)
+
+        return run
+
+    def _noted(self, buffer: Buffer, offset: Thunk, *, stores: bool) -> Thunk:
+        """Return the offset's closure, which tells the loops around that the element is touched."""
+        name = buffer.name
+        watches = self.watches[self.outside.get(name, 0) :]
+        if not watches:
+            return offset
+        notes = [watch.store if stores else watch.load for watch in watches]
+
+        def noted(env: Env) -> int:
+            at: int = offset(env)
+            for note in notes:
+                note(name, at)
+            return at
+
+        return noted
+
     def _store(self, buffer: Buffer, offset: Thunk, value: Thunk) -> Action:
         elements = self.memory[buffer.name]
+        offset = self._noted(buffer, offset, stores=True)
 
         def store(env: Env) -> None:
             elements[offset(env)] = value(env)
@@ -191,7 +238,7 @@ class _Compiler:
 
         def call(env: Env) -> None:
             memory = {p.buffer.name: e for p, e in zip(callee.params, outer, strict=True)}
-            _run(callee, memory, self.library, self.active)
+            _run(callee, memory, self.library, self.active, self.check_conflicts)
 
         return call
 
@@ -231,6 +278,7 @@ class _Compiler:
 
     def _load(self, buffer: Buffer, offset: Thunk) -> Thunk:
         elements, name = self.memory[buffer.name], self.function.name
+        offset = self._noted(buffer, offset, stores=False)
 
         def load(env: Env) -> Any:  # noqa: ANN401 - bool, int or float
             value = elements[offset(env)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from farm.errors import ScheduleError
 from farm.ir.function import Function
+from farm.schedule.legality import check_kinds
 from farm.schedule.lift import lift
 from farm.schedule.lower import lower
 from farm.schedule.primitive import PRIMITIVES, BlockRV, Handle, LoopRV
@@ -76,6 +77,13 @@ class Recorder:
             raise ScheduleError(f"{primitive}: {error}") from None
         _check_names(primitive, arguments)
         state, handles = known.apply(self._state, **{k: _plain(v) for k, v in arguments.items()})
+        if state.body is not self._state.body:
+            try:
+                check_kinds(state)
+            except ScheduleError as error:
+                raise ScheduleError(
+                    f"{primitive}: it would break a step before: {error.message}"
+                ) from None
         outputs = []
         for handle in handles:
             handle.ref = unique(_variable(str(handle)), self._names)

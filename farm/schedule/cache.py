@@ -16,7 +16,7 @@ from farm.ir.expr import Var
 from farm.ir.stmt import Block, LoopKind, Stmt
 from farm.schedule.block import Leaf, replace_buffer
 from farm.schedule.dependence import accesses
-from farm.schedule.legality import below, check_kinds
+from farm.schedule.legality import below
 from farm.schedule.move import inside
 from farm.schedule.placement import copy_block, loops_around
 from farm.schedule.primitive import (
@@ -89,6 +89,12 @@ def cache_read(
                 where,
                 f"{source.name} is stored by {node.name} in the same loops or later, when the copy is made already",
             )
+    if source.name in state.inner and not any(
+        stores_all(state, writer) for writer in state.writers(source.name)
+    ):
+        raise refuse(
+            what, where, f"{source.name} is not provably all stored, so it cannot be copied"
+        )
     made, buffer = new_buffer(state, source, f"{source.name}_{scope}", scope)
     copy = copy_block(made.fresh_block(buffer.name), source, buffer)
     new = replace(leaf, value=replace_buffer(leaf.value, source.name, buffer))
@@ -135,11 +141,16 @@ def alone_and_whole(what: str, where: str, state: State, leaf: Leaf, place: Plac
         raise refuse(
             what, where, f"other blocks share its loop {nest_at.loops[-1].var.name}; do this before"
         )
+    if not stores_all(state, leaf):
+        raise refuse(what, where, f"it does not provably store all of {name}")
+
+
+def stores_all(state: State, leaf: Leaf) -> bool:
+    """Tell whether a block provably stores every element of its buffer."""
     own = [a for a in accesses(state.leaves()) if a.leaf.name == leaf.name and a.is_write]
     filled = written_box(own[0], ())
     full = tuple(Span(constant(0), size) for size in leaf.buffer.shape)
-    if filled is None or not covers(filled, full, leaf.buffer.shape):
-        raise refuse(what, where, f"it does not provably store all of {name}")
+    return filled is not None and covers(filled, full, leaf.buffer.shape)
 
 
 def after_nest(state: State, block: str, copy: Leaf) -> State:
@@ -173,7 +184,13 @@ def cache_inplace(state: State, block: str, loop: str, storage_scope: str = "reg
     if any(load.buffer.name == target.name for load in leaf.reads()):
         raise refuse(what, where, f"{block} reads other elements of {target.name}")
     own = [a for a in accesses([place]) if a.buffer == target.name]
-    part = box(own, [*(x.var for x in at.loops), node.var], target.shape)
+    fixed = [*(x.var for x in at.loops), node.var]
+    part = box(own, fixed, target.shape)
+    filled = written_box(own[0], fixed)
+    if filled is None or not covers(filled, part, target.shape):
+        raise refuse(
+            what, where, f"which part of {target.name} an iteration updates is not provable"
+        )
     made, buffer = new_buffer(state, target, f"{target.name}_{scope}", scope)
     fill = copy_block(made.fresh_block(f"{buffer.name}_load"), target, buffer)
     back = copy_block(made.fresh_block(buffer.name), buffer, target)
@@ -185,7 +202,6 @@ def cache_inplace(state: State, block: str, loop: str, storage_scope: str = "reg
     node, _ = made.loop(loop)
     last = loops_around(made, back, wanted, unit=False)
     made = made.with_body(rewrite(made.body, node.body, [node.body, last]))
-    check_kinds(made)
     return made, [BlockRV(fill.name), BlockRV(back.name)]
 
 

@@ -117,5 +117,5 @@ def _over_new_shape(state: State, before: Leaf, new: Buffer, layout: IndexMap) -
         form = back[axes[each.var]]
         if form.interval().high >= each.extent:
             tests.append(substitute(form.expr(), loops) < each.extent)
-    guarded = replace(moved, guards=tuple(tests))
+    guarded = replace(moved, conditions=tuple(tests))  # not all of the new shape is stored
     return made.with_body(rewrite(made.body, moved, [guarded]))

@@ -72,7 +72,7 @@ class _Lifting:
             case Call(callee):
                 raise self.refuse(f"it calls {callee}; schedule the function that is called")
             case _:
-                raise AssertionError(f"unknown statement {type(stmt).__name__}")
+                raise self.refuse(f"its body is a {type(stmt).__name__.lower()}, no loops")
 
     def sequence(
         self, stmts: tuple[Stmt, ...], loops: tuple[For, ...], conditions: tuple[Expr, ...]

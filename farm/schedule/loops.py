@@ -171,8 +171,6 @@ def renamed_copy(state: State, body: Stmt, suffix: str, taken: set[str]) -> Stmt
 @primitive()
 def fuse(state: State, loops: Sequence[str]) -> Result:
     """Make one loop of several; see `Schedule.fuse`."""
-    if len(loops) < 2:
-        raise refuse("fuse", f"loops {', '.join(loops)}", "nothing to fuse; name two or more")
     found = chain("fuse", state, loops)
     if [loop.var.name for loop, _ in found] != list(loops):
         raise refuse("fuse", f"loops {', '.join(loops)}", "name them outermost first")

@@ -76,8 +76,9 @@ def pad_einsum(state: State, block: str, padding: Sequence[int]) -> Result:
         rewrite(made.body, leaf, [padded]), dict(zip(leaf.bindings, iters, strict=True))
     )
     made = made.with_body(body)
-    top = top_of(made, made.leaf(block)[1])
-    made = made.with_body(rewrite(made.body, top, [*(whole(made, copy) for copy in copies), top]))
+    for copy in copies:
+        top = top_of(made, made.leaf(block)[1])
+        made = made.with_body(rewrite(made.body, top, [whole(made, copy), top]))
     handles: list[Handle] = [BlockRV(copy.name) for copy in copies]
     if out != target:
         crop = copy_block(made.fresh_block(out.name), out, target)

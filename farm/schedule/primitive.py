@@ -91,6 +91,8 @@ def chain(what: str, state: State, names: Sequence[str]) -> list[tuple[For, Plac
     ScheduleError
         A loop is named twice, is not inside another, or something stands beside one of them.
     """
+    if len(names) < 2:
+        raise refuse(what, f"loops {', '.join(names)}", "name two or more")
     if len(set(names)) != len(names):
         raise refuse(what, f"loops {', '.join(names)}", "a loop is named twice; name each once")
     found = sorted((state.loop(name) for name in names), key=lambda pair: pair[1].path)

@@ -58,7 +58,8 @@ def _started(state: State, leaf: Leaf, place: Place, number: int) -> tuple[State
         return simplified(substitute(expr, values), extents)
 
     def kept(tests: Sequence[Expr]) -> tuple[Expr, ...]:
-        return tuple(moved(x) for x in tests if not set(variables(x)) & reduced)
+        new = tuple(moved(x) for x in tests if not set(variables(x)) & reduced)
+        return tuple(x for x in new if extents.keys() >= set(variables(x)))
 
     name = state.fresh_block(f"{leaf.name}_init")
     start = Leaf(

@@ -11,9 +11,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from farm.ir.affine import Affine, constant
+from farm.ir.affine import Affine, Digit, affine, constant
 from farm.ir.expr import Var
 from farm.ir.stmt import Block, For, Stmt
+from farm.schedule.block import Leaf
 from farm.schedule.dependence import Access, accesses
 from farm.schedule.tree import Place, State
 
@@ -64,27 +65,57 @@ def _union(spans: Sequence[Span | None]) -> Span | None:
 
 
 def written_box(access: Access, fixed: Iterable[Var]) -> Box | None:
-    """Return the box that a store fills, every element of it; None if that is not provable."""
-    if access.leaf.conditions:
+    """Return the box that a store fills, but for what lies outside the buffer; None if that is not provable."""
+    leaf = access.leaf
+    if leaf.conditions or (leaf.guards and not _fills(leaf)):
         return None
-    still = set(fixed)
-    spans, used = [], set()
+    still, used = set(fixed), set[Digit]()
+    spans = []
     for form in access.forms:
         if form is None:
             return None
         base, moving = form.parts(still)
-        reach = 1
-        for digit, k in reversed(moving.terms):  # the smallest step first
-            if not 0 < k <= reach or digit in used:
-                return None
-            used.add(digit)
-            reach += k * (digit.extent - 1)
+        reach = _reach(moving, used)
+        if reach is None:
+            return None
         spans.append(Span(base, reach))
-    digits = sorted(used, key=lambda digit: (digit.var.name, digit.lower))
-    for low, high in itertools.pairwise(digits):
-        if low.var == high.var and low.lower * low.extent > high.lower:
-            return None  # two digits of one variable that overlap do not move freely
-    return tuple(spans)
+    return tuple(spans) if _move_freely(used) else None
+
+
+def _fills(leaf: Leaf) -> bool:
+    """Tell whether a block's own iterators, all in all, store every element of its buffer."""
+    extents = {each.var: each.extent for each in leaf.iters}
+    used = set[Digit]()
+    for index, size in zip(leaf.indices, leaf.buffer.shape, strict=True):
+        form = affine(index, extents)
+        if form is None or form.constant or _reach(form, used) != size:
+            return False
+    return _move_freely(used)
+
+
+def _reach(moving: Affine, used: set[Digit]) -> int | None:
+    """Return how many values in a row a form takes from its constant on, each of its digits used once only."""
+    reach = 1
+    for digit, k in reversed(moving.terms):  # the smallest step first
+        if not 0 < k <= reach or digit in used:
+            return None
+        used.add(digit)
+        reach += k * (digit.extent - 1)
+    return reach
+
+
+def _move_freely(digits: Iterable[Digit]) -> bool:
+    """Tell whether digits take every combination of their values."""
+    order = sorted(digits, key=lambda digit: (digit.var.name, digit.lower))
+    for low, high in itertools.pairwise(order):
+        if low.var != high.var:
+            continue
+        overlap = low.lower * low.extent > high.lower
+        if (
+            overlap or high.size < high.lower * high.extent
+        ):  # the last high value may have few low ones
+            return False
+    return True
 
 
 def covers(written: Box, read: Box, shape: Sequence[int]) -> bool:

@@ -25,7 +25,6 @@ from farm.ir.printer import print_expr
 from farm.ir.stmt import For, Stmt
 from farm.ir.stmt import map_children as map_statements
 from farm.schedule.block import Iter, Leaf, substitute
-from farm.schedule.legality import check_kinds
 from farm.schedule.lift import lift
 from farm.schedule.primitive import Result, primitive, refuse
 from farm.schedule.tree import Place, State, extents_of, leaves_of, loops_of, rewrite, unique
@@ -128,7 +127,6 @@ def tensorize(state: State, loop: str, tensor_intrin: str) -> Result:
     match.compare(intrin.desc)
     made, body = match.replacement(intrin.impl, intrin.desc)
     made = made.with_body(rewrite(made.body, node, [body]))
-    check_kinds(made)
     return made, []
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from farm.api.v1 import ir_pb2 as pb
 from farm.errors import InvalidFunction
-from farm.ir import Buffer, DType, Function, LoopKind, Param, Role, Scope, parse, verify
+from farm.ir import Buffer, DType, Function, LoopKind, Param, Role, Scope, interpret, parse, verify
 from farm.ir.expr import Expr, Load, Var, const
 from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 from farm.ir.wire import to_proto
@@ -162,3 +163,37 @@ def test_unknown_numbers_on_the_wire_are_refused() -> None:
     ):
         with pytest.raises(InvalidFunction, match=expected):
             parse(spoiled(change))
+
+
+ROW = const(0, "int64")
+
+
+@pytest.mark.parametrize("kind", LOCKSTEP)
+@pytest.mark.parametrize(
+    "body",
+    [
+        store(ROW, (X + 1) % 4, Load(OUT, (ROW, X))),
+        Store(OUT, (ROW, X), Load(OUT, (ROW, (X + 1) % 4))),
+        store(ROW, X // 2),
+        Block((store(ROW, X), store(const(1, "int64"), X, Load(OUT, (ROW, const(0, "int64")))))),
+    ],
+    ids=["load then store", "store then load", "stores", "load of another"],
+)
+def test_interpreter_finds_iterations_that_meet(kind: LoopKind, body: Stmt) -> None:
+    arrays = [np.zeros((4, 4), np.int32), np.ones((4, 4), np.int32)]
+    made = function(For(X, 4, body, kind))
+    interpret(made, arrays)
+    with pytest.raises(InvalidFunction, match=f"iterations of {kind.value} loop i meet in out"):
+        interpret(made, arrays, check_conflicts=True)
+    serial = function(For(X, 4, body, LoopKind.SERIAL))
+    interpret(serial, arrays, check_conflicts=True)
+
+
+def test_interpreter_lets_iterations_have_elements_and_buffers_of_their_own() -> None:
+    fill = For(J, 4, Store(TMP, (J,), Load(A, (X, J))))
+    use = For(K, 4, store(j=K, value=Load(TMP, (K,))), LoopKind.VECTORIZED)
+    made = function(For(X, 4, Allocate(TMP, Block((fill, use))), LoopKind.PARALLEL))
+    verify(made)
+    a = np.arange(16, dtype=np.int32).reshape(4, 4)
+    (found,) = interpret(made, [a, np.zeros((4, 4), np.int32)], check_conflicts=True)
+    np.testing.assert_array_equal(found, a)
