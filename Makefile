@@ -11,10 +11,11 @@ APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=120 \
        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 
 # Passed on to the command: make test PYTEST_ARGS="-k digest", make demo DEMO_ARGS="-o json",
-# make simulate SEEDS=10000.
+# make simulate SEEDS=10000, make fuzz-compiler TRIPLES=1000.
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 SEEDS ?= 1000
+TRIPLES ?= 20000
 PROGRAMS ?= 100000
 
 # The caller's Python settings must not reach into .venv.
@@ -25,7 +26,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fault bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fuzz-compiler fault bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
@@ -107,6 +108,9 @@ fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRA
 
 fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
 	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
+
+fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted and compiled
+	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure
 	@status=0; found=; \
