@@ -75,7 +75,7 @@ def check_packed(packed: session_pb2.PackedRequest) -> float:
     if max(packed.order) >= functions:
         raise InvalidInput(f"packed: a call of function {max(packed.order)} of {functions}")
     takes = [function.input_bytes for function in packed.functions]
-    given, needed = len(packed.inputs), sum(takes[index] for index in packed.order)
+    given, needed = len(packed.inputs), sum(map(takes.__getitem__, packed.order))
     if given != needed:
         raise InvalidInput(
             f"packed: {given} bytes for inputs of {needed}; send exactly what the calls take"
@@ -91,7 +91,7 @@ def check_packed(packed: session_pb2.PackedRequest) -> float:
 def output_bytes(packed: session_pb2.PackedRequest, calls: int) -> int:
     """Return how many bytes the first calls give."""
     gives = [function.output_bytes for function in packed.functions]
-    return sum(gives[index] for index in packed.order[:calls])
+    return sum(map(gives.__getitem__, packed.order[:calls]))
 
 
 def check_follows(follows: int) -> None:

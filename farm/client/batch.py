@@ -66,16 +66,21 @@ class Packed:
         layout = function.layout
         if layout is None:
             return False
-        sent, received = self._sent + layout.input_bytes, self._received + layout.output_bytes
-        if self._order and (
-            max(sent, received) > MESSAGE_BYTES or len(self._order) == MESSAGE_CALLS
+        sent, received, order = (
+            self._sent + layout.input_bytes,
+            self._received + layout.output_bytes,
+            self._order,
+        )
+        if order and (
+            sent > MESSAGE_BYTES or received > MESSAGE_BYTES or len(order) == MESSAGE_CALLS
         ):
             return False
         self._parts += layout.pack(arrays)
-        index = self._functions.setdefault(function, len(self._layouts))
-        if index == len(self._layouts):
+        index = self._functions.get(function)
+        if index is None:
+            index = self._functions[function] = len(self._layouts)
             self._layouts.append(layout)
-        self._order.append(index)
+        order.append(index)
         self._sent, self._received = sent, received
         return True
 
@@ -106,7 +111,8 @@ class Packed:
         error = error_from_proto(reply.packed.error) if reply.packed.HasField("error") else None
         if len(done) < len(self._order) and error is None:
             error = InfrastructureError("the device left out calls; acquire it again")
-        if len(outputs) != sum(self._layouts[index].output_bytes for index in done):
+        sizes = [layout.output_bytes for layout in self._layouts]
+        if len(outputs) != sum(map(sizes.__getitem__, done)):
             return [], InfrastructureError("the device sent broken outputs; acquire it again")
         if len(self._layouts) == 1:
             return self._layouts[0].unpack_all(outputs, len(done)), error

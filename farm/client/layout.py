@@ -40,7 +40,7 @@ class Layout:
         parts = []
         if len(arrays) != len(self.inputs):
             check_inputs(self.symbol, self.signature, arrays)
-        for array, (dtype, shape, _) in zip(arrays, self.inputs, strict=True):
+        for array, (dtype, shape, _) in zip(arrays, self.inputs):  # noqa: B905 - checked; it costs
             # The full check costs more than all the rest, so that it is left to what does not fit at first sight.
             if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
                 check_inputs(self.symbol, self.signature, arrays)
