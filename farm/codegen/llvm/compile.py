@@ -81,7 +81,7 @@ def compile_device(function: Function, target: Target) -> BuiltModule:
 
     def fill(unit: Unit) -> None:
         kernel = Kernel(unit, function, symbol).emit()
-        emit_stub(unit, function, symbol, lambda builder, data: builder.call(kernel, data))
+        emit_stub(unit, function, symbol, kernel)
 
     return _compile(function, "device", symbol, target, fill)
 
@@ -169,8 +169,8 @@ def _module_text(
     )
     fill(unit)
     if machine.is_elf:
-        emit_table_entry(Unit(module), symbol)
-    return str(module)
+        emit_table_entry(unit, symbol)
+    return unit.text()
 
 
 def _check_memory(function: Function, machine: Machine) -> None:

@@ -181,7 +181,7 @@ def _stub(function: Function, symbol: str, convention: str, machine: Machine) ->
     emit_stub(unit, function, symbol, body)
     if machine.is_elf:
         emit_table_entry(unit, symbol)
-    return str(module)
+    return unit.text()
 
 
 def _extension(dtype: DType, machine: Machine) -> str:

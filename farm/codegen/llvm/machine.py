@@ -88,7 +88,7 @@ class Machine:
         return llvm.Target.from_triple(self.triple).create_target_machine(
             cpu=self.cpu,
             features=self.features,
-            opt=3,
+            opt=2,
             reloc="pic" if self.is_elf else "static",
             codemodel="default",
         )
@@ -108,9 +108,9 @@ class Machine:
     def emit(self, module: llvm.ModuleRef) -> bytes:
         """Optimise a module that was verified, and return its object."""
         tm = self.create()
-        tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
         tuning.loop_vectorization = True
-        # LLVM's loop vectoriser heeds that, the other one does not
+        # Vectors lose denormals there: the loop vectoriser heeds that, the other one does not
         tuning.slp_vectorization = not self.flushes_denormals
         builder = llvm.create_pass_builder(tm, tuning)
         builder.getModulePassManager().run(module, builder)

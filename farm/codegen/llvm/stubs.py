@@ -5,12 +5,16 @@ Owns: the order of the checks, the exported globals of host stubs, the object's 
 Invariant: nothing behind a DLTensor is touched before its count, pointers, rank, dtype, shape, strides and alignment
 have been checked, in this order, argument by argument. Arguments must not overlap unless both are only read; the stub
 cannot check that. The device type is not checked: a caller passes memory that this CPU can reach.
+
+Notes
+-----
+Stubs are LLVM's text, filled in, and are not optimised: one loop over a table of what is wanted, run once a call. To
+build them node by node and optimise them cost more than most kernels did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -22,28 +26,124 @@ from farm.artifact.abi import (
     encode_return,
     launch_symbol,
 )
-from farm.codegen.llvm.types import I8, I16, I32, I64, PTR, Field, alloca, element, field
-from farm.codegen.llvm.unit import STATUS_TYPE, Unit
+from farm.codegen.llvm.types import DLTENSOR, I32, PTR, alloca, element
+from farm.codegen.llvm.unit import Unit
 from farm.ir import Buffer, Function
 
 Body = Callable[[ir.IRBuilder, Sequence[ir.Value]], ir.Value]
 
 _LAUNCH_TYPE = ir.FunctionType(I32, [PTR, PTR])
 
+_WANTED = "{ i32, i8, i8, i16, i64, ptr }"  # rank, type code, bits, lanes, alignment - 1, extents
 
-def emit_stub(unit: Unit, function: Function, symbol: str, body: Body) -> None:
+_CHECK = f"""
+define internal i32 @__farm_check(ptr %tensor, ptr %wanted, ptr %slot) nounwind noinline optnone {{
+entry:
+  %no_tensor = icmp eq ptr %tensor, null
+  br i1 %no_tensor, label %null, label %pointers
+pointers:
+  %data = load ptr, ptr %tensor
+  %no_data = icmp eq ptr %data, null
+  br i1 %no_data, label %null, label %ranks
+ranks:
+  %at_rank = getelementptr {DLTENSOR}, ptr %tensor, i32 0, i32 3
+  %rank = load i32, ptr %at_rank
+  %wanted_rank = load i32, ptr %wanted
+  %same_rank = icmp eq i32 %rank, %wanted_rank
+  br i1 %same_rank, label %types, label %wrong_rank
+types:
+  %at_code = getelementptr {DLTENSOR}, ptr %tensor, i32 0, i32 4
+  %code = load i32, ptr %at_code
+  %at_wanted_code = getelementptr {_WANTED}, ptr %wanted, i32 0, i32 1
+  %wanted_code = load i32, ptr %at_wanted_code
+  %same_code = icmp eq i32 %code, %wanted_code
+  br i1 %same_code, label %scalars, label %wrong_dtype
+scalars:
+  %is_scalar = icmp eq i32 %rank, 0
+  br i1 %is_scalar, label %offsets, label %shapes
+shapes:
+  %at_shape = getelementptr {DLTENSOR}, ptr %tensor, i32 0, i32 7
+  %shape = load ptr, ptr %at_shape
+  %no_shape = icmp eq ptr %shape, null
+  br i1 %no_shape, label %null, label %extents
+extents:
+  %at_wanted_shape = getelementptr {_WANTED}, ptr %wanted, i32 0, i32 5
+  %wanted_shape = load ptr, ptr %at_wanted_shape
+  br label %extent
+extent:
+  %axis = phi i32 [ 0, %extents ], [ %axis_next, %extent_right ]
+  %at_extent = getelementptr i64, ptr %shape, i32 %axis
+  %given_extent = load i64, ptr %at_extent
+  %at_wanted_extent = getelementptr i64, ptr %wanted_shape, i32 %axis
+  %wanted_extent = load i64, ptr %at_wanted_extent
+  %same_extent = icmp eq i64 %given_extent, %wanted_extent
+  br i1 %same_extent, label %extent_right, label %wrong_shape
+extent_right:
+  %axis_next = add i32 %axis, 1
+  %more_extents = icmp slt i32 %axis_next, %rank
+  br i1 %more_extents, label %extent, label %strides
+strides:
+  %at_strides = getelementptr {DLTENSOR}, ptr %tensor, i32 0, i32 8
+  %given_strides = load ptr, ptr %at_strides
+  %dense = icmp eq ptr %given_strides, null
+  br i1 %dense, label %offsets, label %stride
+stride:
+  %left = phi i32 [ %rank, %strides ], [ %back, %stride_right ]
+  %wanted_stride = phi i64 [ 1, %strides ], [ %stride_next, %stride_right ]
+  %back = sub i32 %left, 1
+  %at_stride = getelementptr i64, ptr %given_strides, i32 %back
+  %given_stride = load i64, ptr %at_stride
+  %at_length = getelementptr i64, ptr %wanted_shape, i32 %back
+  %length = load i64, ptr %at_length
+  %same_stride = icmp eq i64 %given_stride, %wanted_stride
+  %is_one = icmp eq i64 %length, 1
+  %right_stride = or i1 %same_stride, %is_one
+  br i1 %right_stride, label %stride_right, label %wrong_strides
+stride_right:
+  %stride_next = mul i64 %wanted_stride, %length
+  %more_strides = icmp sgt i32 %back, 0
+  br i1 %more_strides, label %stride, label %offsets
+offsets:
+  %at_offset = getelementptr {DLTENSOR}, ptr %tensor, i32 0, i32 9
+  %offset = load i64, ptr %at_offset
+  %start = getelementptr i8, ptr %data, i64 %offset
+  %address = ptrtoint ptr %start to i64
+  %at_mask = getelementptr {_WANTED}, ptr %wanted, i32 0, i32 4
+  %mask = load i64, ptr %at_mask
+  %low = and i64 %address, %mask
+  %aligned = icmp eq i64 %low, 0
+  br i1 %aligned, label %right, label %misaligned
+right:
+  store ptr %start, ptr %slot
+  ret i32 0
+null:
+  ret i32 {ReturnKind.NULL_POINTER:d}
+wrong_rank:
+  ret i32 {ReturnKind.WRONG_NDIM:d}
+wrong_dtype:
+  ret i32 {ReturnKind.WRONG_DTYPE:d}
+wrong_shape:
+  ret i32 {ReturnKind.WRONG_SHAPE:d}
+wrong_strides:
+  ret i32 {ReturnKind.NOT_CONTIGUOUS:d}
+misaligned:
+  ret i32 {ReturnKind.MISALIGNED:d}
+}}
+"""
+
+
+def emit_stub(unit: Unit, function: Function, symbol: str, body: Body | ir.Function) -> None:
     """Define the public symbol of a function.
 
     Parameters
     ----------
     body
-        Emits the call, given the checked data pointers, and returns the status.
+        The function over the checked data pointers that returns the status, or what emits one.
     """
-    stub = ir.Function(unit.module, STATUS_TYPE, symbol)
-    stub.attributes.add("nounwind")
-    builder = ir.IRBuilder(stub.append_basic_block("entry"))
-    pointers = _Checks(builder).run([param.buffer for param in function.params], *stub.args)
-    builder.ret(body(builder, pointers))
+    if not isinstance(body, ir.Function):
+        body = _outlined(unit, len(function.params), body)
+    buffers = [param.buffer for param in function.params]
+    unit.texts += [_CHECK, *_table(buffers), _stub(symbol, len(buffers), body.name)]
 
 
 def emit_launch(unit: Unit, function: Function) -> Body:
@@ -69,19 +169,14 @@ def emit_launch(unit: Unit, function: Function) -> Body:
 
 def emit_table_entry(unit: Unit, symbol: str) -> None:
     """Add ``{name, function}`` to the object's `farm_functions` section and keep it through linking."""
-    module = unit.module
-    text = bytearray(symbol.encode() + b"\0")
-    name = ir.GlobalVariable(module, ir.ArrayType(I8, len(text)), "__farm_name")
-    name.initializer = ir.Constant(name.value_type, text)
-    pair = ir.LiteralStructType([PTR, PTR])
-    entry = ir.GlobalVariable(module, pair, "__farm_entry")
-    entry.initializer = ir.Constant(pair, [name, module.globals[symbol]])
-    entry.section = FUNCTIONS_SECTION
-    for variable in (name, entry):
-        variable.linkage, variable.global_constant = "internal", True
-    kept = ir.GlobalVariable(module, ir.ArrayType(PTR, 1), "llvm.used")
-    kept.linkage, kept.section = "appending", "llvm.metadata"
-    kept.initializer = ir.Constant(kept.value_type, [entry])
+    size = len(symbol) + 1
+    unit.texts.append(
+        f"""
+@__farm_name = internal constant [{size} x i8] c"{symbol}\\00"
+@__farm_entry = internal constant {{ ptr, ptr }} {{ ptr @__farm_name, ptr @"{symbol}" }}, section "{FUNCTIONS_SECTION}"
+@llvm.used = appending global [1 x ptr] [ptr @__farm_entry], section "llvm.metadata"
+"""
+    )
 
 
 def _exported_pointer(unit: Unit, name: str) -> ir.Value:
@@ -90,100 +185,74 @@ def _exported_pointer(unit: Unit, name: str) -> ir.Value:
     return variable
 
 
-@dataclass
-class _Checks:
-    """Emits checks that all leave through one block, which returns the code of the first that fails."""
+def _outlined(unit: Unit, count: int, body: Body) -> ir.Function:
+    function = ir.Function(unit.module, ir.FunctionType(I32, [PTR] * count), "__farm_call")
+    function.linkage = "internal"
+    function.attributes.add("nounwind")
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder.ret(body(builder, function.args))
+    return function
 
-    builder: ir.IRBuilder
 
-    def __post_init__(self) -> None:
-        entry = self.builder.block
-        self.refused = self.builder.append_basic_block("refused")
-        self.builder.position_at_end(self.refused)
-        self.code = self.builder.phi(I32, "code")
-        self.builder.ret(self.code)
-        self.builder.position_at_end(entry)
-
-    def run(self, buffers: Sequence[Buffer], args: ir.Value, count: ir.Value) -> list[ir.Value]:
-        """Check all arguments; return their data pointers."""
-        builder = self.builder
-        wanted = ir.Constant(I32, len(buffers))
-        self._require(builder.icmp_signed("==", count, wanted), ReturnKind.WRONG_COUNT, 0)
-        self._require_pointer(args, 0)
-        return [
-            self._argument(
-                builder.load(element(builder, args, ir.Constant(I32, i), PTR), typ=PTR), buffer, i
-            )
-            for i, buffer in enumerate(buffers)
-        ]
-
-    def _argument(self, tensor: ir.Value, buffer: Buffer, index: int) -> ir.Value:
-        self._require_pointer(tensor, index)
-        data = self._member(tensor, Field.DATA, PTR)
-        self._require_pointer(data, index)
-        rank = self._equals(self._member(tensor, Field.NDIM, I32), len(buffer.shape))
-        self._require(rank, ReturnKind.WRONG_NDIM, index)
-        code, bits = DTYPES[str(buffer.dtype)]
-        parts = ((Field.CODE, I8, code), (Field.BITS, I8, bits), (Field.LANES, I16, 1))
-        same = [
-            self._equals(self._member(tensor, part, kind), value) for part, kind, value in parts
-        ]
-        self._require(self._all(same), ReturnKind.WRONG_DTYPE, index)
+def _table(buffers: Sequence[Buffer]) -> list[str]:
+    """Return the globals that say what each argument must be."""
+    texts, rows = [], []
+    for index, buffer in enumerate(buffers):
+        extents = ", ".join(f"i64 {extent}" for extent in buffer.shape)
+        shape = "null"
         if buffer.shape:
-            self._layout(tensor, buffer.shape, index)
-        data = element(self.builder, data, self._member(tensor, Field.BYTE_OFFSET, I64), I8)
-        low = self.builder.and_(
-            self.builder.ptrtoint(data, I64), ir.Constant(I64, buffer.align_bytes - 1)
+            shape = f"@__farm_extents_{index}"
+            texts.append(f"{shape} = internal constant [{len(buffer.shape)} x i64] [{extents}]\n")
+        code, bits = DTYPES[str(buffer.dtype)]
+        values = (
+            f"i32 {len(buffer.shape)}, i8 {code}, i8 {bits}, i16 1, "
+            f"i64 {buffer.align_bytes - 1}, ptr {shape}"
         )
-        self._require(self._equals(low, 0), ReturnKind.MISALIGNED, index)
-        return data
+        rows.append(f"{_WANTED} {{ {values} }}")
+    kind = f"[{len(buffers)} x {_WANTED}]"
+    return [*texts, f"@__farm_wanted = internal constant {kind} [{', '.join(rows)}]\n"]
 
-    def _layout(self, tensor: ir.Value, shape: tuple[int, ...], index: int) -> None:
-        """Check extents and, where they are given, strides; those of extents of 1 mean nothing."""
-        extents = self._member(tensor, Field.SHAPE, PTR)
-        self._require_pointer(extents, index)
-        same = [self._equals(self._item(extents, axis), n) for axis, n in enumerate(shape)]
-        self._require(self._all(same), ReturnKind.WRONG_SHAPE, index)
-        strides = self._member(tensor, Field.STRIDES, PTR)
-        given = self.builder.append_basic_block("strides")
-        dense = self.builder.append_basic_block("dense")
-        self.builder.cbranch(self._is_null(strides), dense, given)
-        self.builder.position_at_end(given)
-        same, stride = [], 1
-        for axis in reversed(range(len(shape))):
-            if shape[axis] != 1:
-                same.append(self._equals(self._item(strides, axis), stride))
-            stride *= shape[axis]
-        if same:
-            self._require(self._all(same), ReturnKind.NOT_CONTIGUOUS, index)
-        self.builder.branch(dense)
-        self.builder.position_at_end(dense)
 
-    def _require_pointer(self, pointer: ir.Value, index: int) -> None:
-        self._require(self.builder.not_(self._is_null(pointer)), ReturnKind.NULL_POINTER, index)
-
-    def _require(self, holds: ir.Value, kind: ReturnKind, index: int) -> None:
-        following = self.builder.append_basic_block("checked")
-        self.code.add_incoming(ir.Constant(I32, encode_return(kind, index)), self.builder.block)
-        self.builder.cbranch(holds, following, self.refused)
-        self.builder.position_at_end(following)
-
-    def _member(self, tensor: ir.Value, member: Field, kind: ir.Type) -> ir.Value:
-        return self.builder.load(field(self.builder, tensor, member), typ=kind)
-
-    def _item(self, array: ir.Value, index: int) -> ir.Value:
-        return self.builder.load(
-            element(self.builder, array, ir.Constant(I32, index), I64), typ=I64
-        )
-
-    def _equals(self, value: ir.Value, wanted: int) -> ir.Value:
-        return self.builder.icmp_unsigned("==", value, ir.Constant(value.type, wanted))
-
-    def _is_null(self, pointer: ir.Value) -> ir.Value:
-        return self.builder.icmp_unsigned("==", pointer, ir.Constant(PTR, None))
-
-    def _all(self, conditions: Sequence[ir.Value]) -> ir.Value:
-        result = conditions[0]
-        for condition in conditions[1:]:
-            result = self.builder.and_(result, condition)
-        return result
+def _stub(symbol: str, count: int, body: str) -> str:
+    """Return the public function: check all arguments in a loop, then call the body."""
+    loads = "\n".join(
+        f"  %at{i} = getelementptr ptr, ptr %slots, i32 {i}\n  %data{i} = load ptr, ptr %at{i}"
+        for i in range(count)
+    )
+    passed = ", ".join(f"ptr %data{i}" for i in range(count))
+    return f"""
+define i32 @"{symbol}"(ptr %arguments, i32 %count) nounwind noinline optnone {{
+entry:
+  %slots = alloca [{count} x ptr]
+  %counted = icmp eq i32 %count, {count}
+  br i1 %counted, label %list, label %wrong_count
+list:
+  %no_list = icmp eq ptr %arguments, null
+  br i1 %no_list, label %null, label %each
+each:
+  %index = phi i32 [ 0, %list ], [ %next, %right ]
+  %at = getelementptr ptr, ptr %arguments, i32 %index
+  %tensor = load ptr, ptr %at
+  %wanted = getelementptr {_WANTED}, ptr @__farm_wanted, i32 %index
+  %slot = getelementptr ptr, ptr %slots, i32 %index
+  %kind = call i32 @__farm_check(ptr %tensor, ptr %wanted, ptr %slot)
+  %fits = icmp eq i32 %kind, 0
+  br i1 %fits, label %right, label %refused
+right:
+  %next = add i32 %index, 1
+  %more = icmp slt i32 %next, {count}
+  br i1 %more, label %each, label %run
+run:
+{loads}
+  %status = call i32 @{body}({passed})
+  ret i32 %status
+refused:
+  %shifted = shl i32 %index, 8
+  %code = or i32 %kind, %shifted
+  ret i32 %code
+wrong_count:
+  ret i32 {encode_return(ReturnKind.WRONG_COUNT)}
+null:
+  ret i32 {encode_return(ReturnKind.NULL_POINTER)}
+}}
+"""

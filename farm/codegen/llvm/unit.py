@@ -41,6 +41,8 @@ class Unit:
         Whether vectors of float32 compute as scalars do; 32-bit NEON flushes denormals.
     pairs
         Whether the target adds two products of 16-bit integers at once.
+    texts
+        What is added to the module as LLVM's text.
     """
 
     module: ir.Module
@@ -48,7 +50,12 @@ class Unit:
     stack_bytes: int = 64 << 10
     float32_lanes: bool = True
     pairs: bool = False
+    texts: list[str] = field(default_factory=list)
     _functions: dict[str, ir.Function] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the whole module as text."""
+        return "".join([str(self.module), *self.texts])
 
     def intrinsic(
         self, name: str, types: Sequence[ir.Type], result: ir.Type, args: Sequence[ir.Type]

@@ -119,8 +119,8 @@ def in_software(function, target):
         module.triple, module.data_layout = machine.triple, machine.data_layout()
         unit = Unit(module, frozenset(Software))
         kernel = Kernel(unit, parsed, built.symbol).emit()
-        emit_stub(unit, parsed, built.symbol, lambda builder, data: builder.call(kernel, data))
-        return str(module)
+        emit_stub(unit, parsed, built.symbol, kernel)
+        return unit.text()
 
     return dataclasses.replace(built, data=machine.compile(text()))
 
