@@ -80,6 +80,9 @@ def command(
     Starts a tracker and agents, says when they are ready, and ends all of them together. SIGTERM is how a service
     manager ends it: exit code 0.
 
+    The agents are those of --fleet; else one for this CPU, one for aarch64 under qemu and one for the accelerator.
+    `farm agent --help` lists all kinds of device (armv7, riscv64, WebAssembly, OpenCL) and what each needs.
+
     \b
     Example:
       farm up

@@ -2,12 +2,11 @@
 
 Owns: what the device is. Does not own: building and launching (`farm.runtime.opencl`).
 
-Invariant: this process opens no platform, whose libraries start threads: another process is asked, once.
+Invariant: this process opens no platform, whose libraries start threads: another process is asked.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import shutil
@@ -75,9 +74,21 @@ class OpenclDriver:
         return tuple(sorted(found))
 
 
-@functools.cache
+_told: dict[str, Mapping[str, object]] = {}
+
+
 def ask(device: str) -> Mapping[str, object]:
-    """Return what `farm.runtime.opencl_device` says of a device; ``error`` says why it says nothing."""
+    """Return what `farm.runtime.opencl_device` says of a device; ``error`` says why it says nothing.
+
+    Errors are not kept: a device that comes back is found by the next check.
+    """
+    facts = _told.get(device) or _ask(device)
+    if "error" not in facts:
+        _told[device] = facts
+    return facts
+
+
+def _ask(device: str) -> Mapping[str, object]:
     command = [sys.executable, "-P", "-m", "farm.runtime.opencl_device", device]
     try:
         done = subprocess.run(

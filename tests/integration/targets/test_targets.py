@@ -13,7 +13,7 @@ import pytest
 import farm
 from farm import te
 from farm.cli.main import run
-from farm.errors import BuildFailed, NoVariant
+from farm.errors import BuildFailed, NoVariant, TimeLimit
 from farm.ir import interpret
 from farm.ir.declaration import functions_of
 from farm.runtime.qemu import EMULATED, find_emulator
@@ -183,3 +183,29 @@ define void @f(ptr %x) {
         client.build({OWN: [function]})
     good = text.replace(b"@llvm.aarch64.neon.fmulx.v4f32", b"@llvm.minnum.v4f32")
     assert client.build({OWN: functions_of("f.ll", good, ["f(x: float32[4] inout)"])}).symbols
+
+
+@pytest.mark.parametrize("device", ["wasm", "qemu:armv7@armv7"])
+def test_kernel_that_never_returns_is_ended_and_the_session_goes_on(device, client):
+    target, selector, why = KINDS[device]
+    if why:
+        pytest.skip(why)
+    text = b"""
+define void @spin(ptr %x) {
+  br label %again
+again:
+  store volatile i32 1, ptr %x
+  br label %again
+}
+define void @one(ptr %x) {
+  store i32 1, ptr %x
+  ret void
+}
+"""
+    declared = [f"{name}(x: int32[1] inout)" for name in ("spin", "one")]
+    made = client.build({target: functions_of("f.ll", text, declared)})
+    with client.acquire(selector) as session:
+        module, zero = session.load(made), np.zeros(1, np.int32)
+        with pytest.raises(TimeLimit):
+            module["spin"](zero, limit_s=1)
+        assert module["one"](zero).tolist() == [1]

@@ -197,3 +197,45 @@ def test_driver_qemu_without_ziglang_is_bad_and_names_the_extra(monkeypatch):
 def test_driver_unknown_is_refused(name, argument):
     with pytest.raises(InvalidInput):
         driver_for(name, argument)
+
+
+def test_emulated_cpu_of_one_name_provides_what_it_has_and_no_more():
+    found = driver_for("qemu", "aarch64/cortex-a72").describe()
+    assert dict(found.labels) == {
+        "kind": "cpu",
+        "arch": "aarch64",
+        "emulator": "qemu-user",
+        "cpu": "cortex-a72",
+    }
+    assert "cpu-feature:crc" in found.provides
+    assert not {"cpu:*", "cpu-feature:*", "cpu-feature:dotprod"} & set(found.provides)
+
+
+def test_wasm_is_a_device_with_what_its_engine_runs():
+    found = driver_for("wasm", "").describe()
+    assert ("kind", "wasm") in found.labels
+    assert found.targets == (str(Target.from_tag("wasm")),)
+    assert {"arch:wasm32", "cpu-feature:simd128"} <= set(found.provides)
+
+
+def test_opencl_device_provides_its_extensions_or_says_why_it_is_not_there(monkeypatch):
+    from farm_agents.drivers import opencl
+
+    facts = {"platform": "Some Platform (TM)", "extensions": ["cl_khr_fp64", "Bad Name", 5]}
+    monkeypatch.setattr(opencl, "_told", {"0.0": facts})
+    found = driver_for("opencl", "")
+    assert ("platform", "Some-Platform-TM-") in found.describe().labels
+    extensions = [it for it in found.describe().provides if it.startswith("opencl")]
+    assert extensions == ["opencl-c:1.2", "opencl-extension:cl_khr_fp64"]
+    assert found.check().health is Health.GOOD
+    monkeypatch.setattr(opencl, "_told", {"7.0": {"error": "opencl: no device"}})
+    assert driver_for("opencl", "7.0").check() == Checked(Health.BAD, "opencl: no device")
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("wasm", "x"), ("opencl", "gpu"), ("qemu", "aarch64/z80"), ("qemu", "vax")],
+)
+def test_driver_refuses_an_argument_that_means_nothing(name, argument):
+    with pytest.raises(InvalidInput, match=argument.rpartition("/")[2]):
+        driver_for(name, argument)
