@@ -88,6 +88,7 @@ async def run_agent(
     clock: Clock | None = None,
     new_id: IdSource = random_id,
     on_connected: Callable[[], None] = lambda: None,
+    yields: bool = False,
 ) -> None:
     """Run one agent until `stop` is set; every process of it is gone when this returns.
 
@@ -95,6 +96,8 @@ async def run_agent(
     ----------
     on_connected
         Called each time that the tracker begins to answer.
+    yields
+        Wait while another process speaks for this agent, instead of replacing it.
 
     Raises
     ------
@@ -103,15 +106,21 @@ async def run_agent(
     InvalidInput
         The specification names an unknown driver, a malformed address, or a family that no compiler here knows.
     """
-    await Agent(spec, clock or SystemClock(), new_id, on_connected).run(stop)
+    await Agent(spec, clock or SystemClock(), new_id, on_connected, yields).run(stop)
 
 
 class Agent:
     """One agent process. `run_agent` makes one and runs it."""
 
     def __init__(
-        self, spec: AgentSpec, clock: Clock, new_id: IdSource, on_connected: Callable[[], None]
+        self,
+        spec: AgentSpec,
+        clock: Clock,
+        new_id: IdSource,
+        on_connected: Callable[[], None],
+        yields: bool = False,
     ) -> None:
+        self._yields = yields
         self._spec = spec
         self._clock = clock
         self._identity = Identity(spec.agent_id, new_id("instance"))
@@ -162,14 +171,7 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set or a newer process takes over."""
         self._ended = asyncio.get_running_loop().create_future()
-        await asyncio.to_thread(_prepare_folders, self._spec)
-        await self._resume_runs()
-        self._spawn(self._keep_time())
-        self._spawn(self._warm_builder())
-        self._spawn(self._name_toolchains())
-        for health in self._health.values():
-            self._spawn(self._keep_checking(health))
-        self._spawn(self._keep_connected())
+        self._spawn(self._begin())
         stopping = asyncio.ensure_future(stop.wait())
         try:
             waits: set[asyncio.Future[Any]] = {stopping, self._ended}
@@ -179,6 +181,18 @@ class Agent:
             await self._shut_down()
         if self._ended.done():
             self._ended.result()
+
+    async def _begin(self) -> None:
+        await asyncio.to_thread(_prepare_folders, self._spec)
+        if self._yields:
+            await self._stream.wait_for_turn()
+        await self._resume_runs()
+        self._spawn(self._keep_time())
+        self._spawn(self._warm_builder())
+        self._spawn(self._name_toolchains())
+        for health in self._health.values():
+            self._spawn(self._keep_checking(health))
+        self._spawn(self._keep_connected())
 
     # The core
 

@@ -25,6 +25,8 @@ from farm_agents.credential import Credential
 HEARTBEAT_S = 1.0
 """How often the state is sent until the tracker says otherwise."""
 HEARTBEAT_MARGIN = 0.8
+TURN_CEILING_S = 5.0
+"""How often at least is asked whether the process that has this agent's id is gone."""
 SILENCE_S = 15.0
 """How long a tracker that is sent heartbeats may say nothing before the agent dials again."""
 
@@ -85,6 +87,36 @@ class ControlStream:
             except FarmError as error:
                 _LOG.info("tracker %s: %s", self.tracker, error.message)
             await asyncio.sleep(backoff.next_s())
+
+    async def wait_for_turn(self) -> None:
+        """Wait until no other process speaks for this agent, without replacing one that does."""
+        backoff = Backoff(ceiling_s=TURN_CEILING_S)
+        while True:
+            try:
+                if await self._is_free():
+                    return
+            except NotAllowed as error:
+                _LOG.info("tracker %s: %s", self.tracker, error.message)
+                if await self.credential.enrol():
+                    continue
+            except FarmError as error:
+                _LOG.info("waiting: %s", error.message)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _is_free(self) -> bool:
+        call = self.stub.Synchronise()
+        message, _ = self.state()
+        message.yields = True
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                await call.write(message)
+                return isinstance(await call.read(), agent_pb2.DesiredState)
+        except TimeoutError:
+            return False
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self.tracker) from error
+        finally:
+            call.cancel()
 
     async def _synchronise(self, backoff: Backoff) -> None:
         call = self.stub.Synchronise()

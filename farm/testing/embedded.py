@@ -276,7 +276,8 @@ class EmbeddedFarm:
             slow = others[-1] if others else tracker
             self._until(ready, deadline, slow, "did not bring all agents and devices up")
         agents, devices = self._state
-        self._tell(f"ready: {len(agents)} agents, {len(devices)} devices")
+        counts = [sum(it.observed == "online" for it in them) for them in (agents, devices)]
+        self._tell(f"ready: {counts[0]} agents, {counts[1]} devices")
 
     def _wait_fleet(self, fleet: Child, deadline: float) -> set[str]:
         """Wait until the fleet says that its agents run, and return their ids."""

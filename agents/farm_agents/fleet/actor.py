@@ -21,6 +21,7 @@ class AgentActor:
 
         self._spec = AgentSpec.from_json(spec)
         self._connected = False
+        self._displaced = ""
         self._stop: asyncio.Event | None = None
         log = self._spec.work_dir / "logs" / "agent.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -42,17 +43,20 @@ class AgentActor:
         from farm_agents.agent import run_agent
 
         self._stop = asyncio.Event()
-        try:
-            await run_agent(self._spec, self._stop, on_connected=self._note)
-        except Fenced as error:
-            return (
-                error.message
-            )  # another process speaks for this agent: starting again would fight it
-        return "stopped"
+        yields = False
+        while True:
+            try:
+                await run_agent(self._spec, self._stop, on_connected=self._note, yields=yields)
+            except Fenced as error:
+                # Another process speaks for this agent: starting again at once would fight it.
+                self._connected, self._displaced, yields = False, error.message, True
+                logging.getLogger("farm_agents").warning("%s; waiting", error.message)
+            else:
+                return "stopped"
 
-    async def connected(self) -> bool:
-        """Tell whether the tracker has answered."""
-        return self._connected
+    async def standing(self) -> tuple[bool, str]:
+        """Tell whether the tracker has answered, and if another process has this agent's id what it was told."""
+        return self._connected, self._displaced
 
     async def stop(self) -> None:
         """Ask the agent to end; `run` returns when it has."""
@@ -60,4 +64,4 @@ class AgentActor:
             self._stop.set()
 
     def _note(self) -> None:
-        self._connected = True
+        self._connected, self._displaced = True, ""

@@ -48,6 +48,7 @@ class Seat:
     running: Any = None
     asking: Any = None
     connected: bool = False
+    displaced: str = ""
     ended: str = ""
     backoff: Backoff = field(default_factory=lambda: Backoff(first_s=0.5, ceiling_s=30.0))
     retry_at: float | None = None
@@ -98,8 +99,8 @@ class Cluster:
 
     @property
     def all_connected(self) -> bool:
-        """Whether each agent has been heard by the tracker, or was replaced by another process."""
-        return all(seat.connected or seat.ended for seat in self._seats)
+        """Whether each agent has been heard by the tracker, or another process has its id."""
+        return all(seat.connected or seat.displaced or seat.ended for seat in self._seats)
 
     def tend(self) -> Iterator[dict[str, str]]:
         """Look after the agents once: restart what died; yield what happened, for the log."""
@@ -112,7 +113,7 @@ class Cluster:
             elif seat.retry_at is not None and now >= seat.retry_at:
                 seat.retry_at = None
                 self._run(seat)
-        yield from self._ask_connected()
+        yield from self._ask_standing()
 
     def stop(self) -> None:
         """End the agents, the actors and Ray; return when every process of them is gone."""
@@ -191,21 +192,27 @@ class Cluster:
         with contextlib.suppress(ValueError):
             seat.actor = self._actor(seat.member, seat.spec)
 
-    def _ask_connected(self) -> Iterator[dict[str, str]]:
+    def _ask_standing(self) -> Iterator[dict[str, str]]:
         for seat in self._seats:
-            if seat.connected or seat.running is None:
+            if seat.running is None:
                 continue
             if seat.asking is None:
-                seat.asking = seat.actor.connected.remote()
+                seat.asking = seat.actor.standing.remote()
             done, _ = self._ray.wait([seat.asking], timeout=0)
             if not done:
                 continue
             asking, seat.asking = seat.asking, None
+            before = seat.connected, seat.displaced
             with contextlib.suppress(Exception):  # it died, which `run` tells
-                seat.connected = self._ray.get(asking)
+                seat.connected, seat.displaced = self._ray.get(asking)
+            if before == (seat.connected, seat.displaced):
+                continue
+            agent = seat.member.agent_id
             if seat.connected:
                 seat.backoff.reset()
-                yield {"event": "connected", "agent": seat.member.agent_id}
+                yield {"event": "connected", "agent": agent}
+            elif seat.displaced:
+                yield {"event": "displaced", "agent": agent, "cause": seat.displaced}
 
     def _stop_actors(self) -> None:
         running = [seat.running for seat in self._seats if seat.running is not None]

@@ -61,6 +61,7 @@ class AgentState(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
     TOOLCHAINS_FIELD_NUMBER: _builtins.int
+    YIELDS_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique in the farm and stable across restarts; [a-z0-9][a-z0-9._-]{0,62}."""
     instance_id: _builtins.str
@@ -73,6 +74,10 @@ class AgentState(_message.Message):
     """Such as ray or process."""
     host: _builtins.str
     """Host name, for people."""
+    yields: _builtins.bool
+    """In the first message of a stream: refuse this process (FENCED) while another one speaks for the agent, instead of
+    letting it replace that one.
+    """
     @_builtins.property
     def builds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Families of targets that it builds, such as llvm/aarch64 or ea."""
@@ -109,10 +114,11 @@ class AgentState(_message.Message):
         host: _builtins.str = ...,
         runs: _abc.Iterable[Global___RunAttempt] | None = ...,
         toolchains: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        yields: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "runs", b"runs", "toolchains", b"toolchains", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "runs", b"runs", "toolchains", b"toolchains", "version", b"version", "yields", b"yields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -89,6 +89,8 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         self.heartbeat_s = 0.2
         self.revision = 0
         self.fenced = set()
+        self.taken = set()
+        self.yielding = 0
         self.changed = asyncio.Condition()
         self.requests = {}
         self.replies = {}
@@ -124,9 +126,13 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         reading = asyncio.create_task(self._read(states, seen))
         try:
             sent = None
+            async with self.changed:
+                await self.changed.wait_for(lambda: seen)
             while True:
                 if self.fenced & seen:
                     await abort_with(context, Fenced("agent: a newer process connected; end"))
+                if self.taken & seen:
+                    await abort_with(context, Fenced("agent: another process speaks for it"))
                 if sent != self.revision:
                     sent = self.revision
                     yield agent_pb2.DesiredState(
@@ -145,6 +151,7 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
     async def _read(self, states, seen):
         async for state in states:
             seen.add(state.agent_id)
+            self.yielding += state.yields
             self.states[state.agent_id] = state
             async with self.changed:
                 self.changed.notify_all()

@@ -131,6 +131,14 @@ def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkey
             )
             await tracker.until(lambda: worker not in named("farm_agents.worker"))
             await tracker.device_is_good("board")  # its lock was free again
+
+            tracker.taken.add("plain-1")
+            await tracker.notify()
+            displaced = await fleet.event("displaced", agent="plain-1")
+            assert displaced["cause"] == "agent: another process speaks for it"
+            await tracker.until(lambda: tracker.yielding >= 2, limit_s=LIMIT_S)
+            tracker.taken.clear()
+            await fleet.event("connected", agent="plain-1")
         finally:
             process.stdin.close()
             async with asyncio.timeout(LIMIT_S):

@@ -158,6 +158,7 @@ def _about_agent(state: agent_pb2.AgentState) -> AgentReported:
         hosted_by=check_text(state.hosted_by, "hosted_by"),
         host=check_text(state.host, "host"),
         toolchains={k: check_text(v, "toolchain") for k, v in sorted(state.toolchains.items())},
+        yields=state.yields,
     )
 
 

@@ -114,6 +114,11 @@ def _check_speaks(draft: Draft, event: AgentReported) -> None:
             f"agent {event.agent_id}: process {event.instance_id} was replaced by "
             f"{former.instance_id}; end it"
         )
+    if event.yields and former.observed in (Observed.ONLINE, Observed.SUSPECT):
+        raise Fenced(
+            f"agent {event.agent_id}: process {former.instance_id} on {former.host} speaks for it; end "
+            "that one or give this one another id"
+        )
 
 
 def _admit(draft: Draft, event: AgentReported, former: Agent | None) -> None:

@@ -72,7 +72,10 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class AgentReported:
-    """An agent's whole state; `connected` marks the first of a control stream."""
+    """An agent's whole state; `connected` marks the first of a control stream.
+
+    A process that `yields` does not replace one that is there.
+    """
 
     agent_id: AgentId
     instance_id: str
@@ -86,6 +89,7 @@ class AgentReported:
     connected: bool = False
     runs: tuple[RunReport, ...] = ()
     toolchains: Mapping[str, str] = field(default_factory=dict)
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from farm_tracker.state.commands import EndSession, FenceAgent, PushDesired, Warn
 from farm_tracker.state.events import AgentDisconnected, Tick
@@ -65,6 +67,25 @@ def test_agent_restarted_replaces_the_former_process_for_good(world):
             world.happen(world.agent(devices=(world.device(),), connected=connected))
     with pytest.raises(Fenced):  # a report on a stream that never connected as this process
         world.happen(world.agent(instance_id="p3", connected=False))
+
+
+def test_agent_process_that_yields_is_refused_while_another_speaks_and_let_in_when_it_is_gone(
+    world,
+):
+    world.happen(world.agent(devices=(world.device(),)))
+    world.happen(world.request())
+    second = replace(world.agent(instance_id="p2", devices=(world.device(),)), yields=True)
+    for after in (0.0, 5.0):  # ONLINE, then SUSPECT
+        with pytest.raises(Fenced, match="process p1 on here speaks for it; end that one or give"):
+            world.happen(second, after=after)
+        assert world.state.leases["l1"].is_live
+        world.happen(Tick())
+    world.happen(Tick(), after=10.0)
+    assert observed(world) == ("OFFLINE", "OFFLINE")
+    world.happen(second)
+    assert observed(world) == ("ONLINE", "ONLINE")
+    with pytest.raises(Fenced, match="process p1 was replaced by p2"):
+        world.happen(world.agent(devices=(world.device(),)))
 
 
 def test_agent_device_that_is_no_longer_reported_is_offline_and_its_lease_lost(world):
