@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -13,7 +14,7 @@ import pytest
 import farm
 from farm import te
 from farm.cli.main import run
-from farm.errors import BuildFailed, NoVariant, TimeLimit
+from farm.errors import BuildFailed, KernelCrashed, NoVariant, TimeLimit
 from farm.ir import interpret
 from farm.ir.declaration import functions_of
 from farm.runtime.qemu import EMULATED, find_emulator
@@ -209,3 +210,29 @@ define void @one(ptr %x) {
         with pytest.raises(TimeLimit):
             module["spin"](zero, limit_s=1)
         assert module["one"](zero).tolist() == [1]
+
+
+@pytest.mark.skipif(bool(KINDS["opencl"][2]), reason=KINDS["opencl"][2])
+@pytest.mark.parametrize(
+    ("hostile", "error"),
+    [
+        (b"for (;;) ((volatile __global float *)b_y)[0] += 1;", TimeLimit),
+        (b"*(volatile __global float *)8 = 1;", KernelCrashed),
+    ],
+)
+def test_hostile_source_of_an_artifact_is_a_typed_error_and_the_session_goes_on(
+    hostile, error, client, artifact
+):
+    thin = artifact.thin(["opencl"])
+    sections = [
+        dataclasses.replace(section, data=section.data.replace(b"  b_y[", hostile + b"  b_y[", 1))
+        if section.kind == "device"
+        else section
+        for section in thin.sections
+    ]
+    changed = dataclasses.replace(thin, sections=tuple(sections))
+    assert changed != thin
+    with client.acquire("kind=opencl") as session:
+        with pytest.raises(error):
+            session.load(changed)["saxpy"](*INPUTS, limit_s=2)
+        assert session.load(thin)["saxpy"](*INPUTS).shape == (100,)

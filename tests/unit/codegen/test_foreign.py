@@ -161,6 +161,17 @@ def test_crash_of_the_compiler_is_a_build_error_and_this_process_goes_on():
         farm.build({"llvm": function})
 
 
+def test_damaged_bitcode_is_a_typed_error_whatever_it_does_to_the_reader():
+    bitcode = llvm.parse_assembly(STEP.decode()).as_bitcode()
+    damaged = bytearray(bitcode)
+    for place in range(40, len(damaged), 97):
+        damaged[place] ^= 0x55
+    for data in (bitcode[: len(bitcode) // 2], bytes(damaged), bitcode[:4]):
+        (function,) = functions_of("f.bc", data, ["step(x: int32[4] inout)"])
+        with pytest.raises((InvalidFunction, BuildFailed), match=r"LLVM does not read it|crashed"):
+            compile_alone(serialise(function), "device", HOST)
+
+
 def test_compiling_alone_gives_the_same_module_and_the_same_errors():
     (function,) = functions_of("f.ll", STEP)
     assert compile_alone(serialise(function), "device", HOST) == compile_one("f.ll", STEP)
