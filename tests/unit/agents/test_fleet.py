@@ -22,6 +22,7 @@ resources = { board = 1 }
 [[agent]]
 name = "bench"
 devices = ["cpu"]
+canary_every_s = 60
 """
 
 
@@ -34,6 +35,7 @@ def test_fleet_file_gives_each_agent():
     assert second.resources == (("board", 1.0),)
     spec = second.spec("127.0.0.1:7460", Path("/w"))
     assert (spec.work_dir, spec.hosted_by, spec.agent_id) == (Path("/w/shelf-2"), "ray", "shelf-2")
+    assert [it.spec("127.0.0.1:1", Path()).canary_every_s for it in members] == [300, 300, 60]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def test_devices_malformed_are_refused(text):
 
 
 def test_spec_survives_json():
-    assert AgentSpec.from_json(spec().to_json()) == spec()
+    for given in (spec(), spec(canary_every_s=7.5)):
+        assert AgentSpec.from_json(given.to_json()) == given
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,8 @@ def test_spec_survives_json():
         ({"agent_id": "a/../b"}, "agent id: malformed"),
         ({"slots": 257}, "impossible slots"),
         ({"slots": -1}, "impossible slots"),
+        ({"canary_every_s": -1.0}, "impossible time between canaries"),
+        ({"canary_every_s": float("nan")}, "impossible time between canaries"),
         (
             {"builds": ("llvm/x86 64",)},
             r"unknown family \('llvm/x86 64'\); known are ea, llvm/aarch64,",

@@ -81,3 +81,18 @@ def test_agent_id_of_dots_is_refused(cli, executed, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert cli("agent", "--tracker", "h:1", "--agent-id", "..", "--device", "cpu").code == 2
     assert executed == []
+
+
+@pytest.mark.parametrize(("given", "every_s"), [((), 300.0), (("90s",), 90.0), (("0s",), 0.0)])
+def test_agent_runs_canaries_as_often_as_it_is_told(cli, executed, tmp_path, given, every_s):
+    option = [word for span in given for word in ("--canary-every", span)]
+    with pytest.raises(Became):
+        cli(
+            *("agent", "--tracker", "10.0.0.1:7460", "--agent-id", "a", "--device", "cpu"),
+            *("--work-dir", tmp_path, *option),
+        )
+    assert parse_arguments(executed[0][1][3:]).canary_every_s == every_s
+
+
+def test_agent_with_a_span_that_is_none_is_refused(cli, tmp_path):
+    assert cli("agent", "--agent-id", "a", "--device", "cpu", "--canary-every", "often").code == 2
