@@ -30,6 +30,8 @@ from farm.te.ops import (
     min,  # noqa: A004 - TVM's name
     minimum,
     requantize,
+    saturating_add,
+    saturating_sub,
     sqrt,
     sum,  # noqa: A004 - TVM's name
     tanh,
@@ -54,6 +56,8 @@ __all__ = [
     "placeholder",
     "reduce_axis",
     "requantize",
+    "saturating_add",
+    "saturating_sub",
     "sequence",
     "sqrt",
     "sum",

@@ -95,6 +95,32 @@ def floor(value: Expr) -> Expr:
     return Math(MathOp.FLOOR, value)
 
 
+def saturating_add(a: Value, b: Value) -> Expr:
+    """Return ``a + b`` of integers, the type's limit where that does not fit; CPUs have instructions for it.
+
+    Raises
+    ------
+    InvalidFunction
+        The type is bool, a float or has 64 bits.
+    """
+    return _saturating("saturating_add", BinaryOp.ADD, a, b)
+
+
+def saturating_sub(a: Value, b: Value) -> Expr:
+    """Return ``a - b`` of integers, the type's limit where that does not fit; raises as `saturating_add`."""
+    return _saturating("saturating_sub", BinaryOp.SUB, a, b)
+
+
+def _saturating(name: str, op: BinaryOp, a: Value, b: Value) -> Expr:
+    plain = binary(op, a, b)  # checks the types; its sides have one
+    dtype = plain.dtype
+    if not dtype.is_integer or dtype.bits == 64:
+        raise InvalidFunction(f"{name}: not defined for {dtype}; use integers of 8 to 32 bits")
+    wide = DType(f"int{2 * dtype.bits}")
+    exact = binary(op, *(side.astype(wide) for side in plain.children()))
+    return clip(exact, dtype.min, dtype.max).astype(dtype)
+
+
 def requantize(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Scale an int32 by ``multiplier / 2**shift``, rounding halves up, saturating.
 

@@ -22,8 +22,9 @@ from farm.codegen.llvm.symbols import undefined_symbols
 from farm.codegen.llvm.unit import Software, Unit
 from farm.codegen.symbol import symbol_of
 from farm.errors import InvalidFunction, UnsupportedFunction
-from farm.ir import Function, signature_of
+from farm.ir import Function, LoopKind, signature_of
 from farm.ir.source import Source
+from farm.ir.stmt import For, walk
 from farm.target import Target
 
 __all__ = ["compile_device", "compile_host", "toolchain"]
@@ -139,8 +140,13 @@ def _object(
     """Emit the object; once more, in software, what turned out to need a library function."""
     allowed = {*ALLOWED_IMPORTS, *function.callees}
     software: frozenset[Software] = frozenset()
+    # Plain loops end up waiting for memory or for their own sums, whether they are unrolled or not
+    unroll = any(
+        isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED for stmt in walk(function.body)
+    )
     while True:
-        data = machine.compile(_module_text(symbol, machine, software, fill))
+        text = _module_text(symbol, machine, software, fill)
+        data = machine.compile(text, unroll=unroll)
         missing = [name for name in undefined_symbols(data) if name not in allowed]
         if not missing:
             return data

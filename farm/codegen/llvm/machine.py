@@ -93,25 +93,27 @@ class Machine:
             codemodel="default",
         )
 
-    def compile(self, text: str) -> bytes:
+    def compile(self, text: str, *, unroll: bool = True) -> bytes:
         """Optimise a module and return its object.
 
         Parameters
         ----------
         text
             LLVM IR that names this machine's triple and data layout.
+        unroll
+            Whether LLVM may repeat the bodies of loops, which costs a third of the time here.
         """
         module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
-        return self.emit(module)
+        return self.emit(module, unroll=unroll)
 
-    def emit(self, module: llvm.ModuleRef) -> bytes:
+    def emit(self, module: llvm.ModuleRef, *, unroll: bool = True) -> bytes:
         """Optimise a module that was verified, and return its object."""
         tm = self.create()
         tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-        tuning.loop_vectorization = True
+        tuning.loop_vectorization, tuning.loop_unrolling = True, unroll
         # Vectors lose denormals there: the loop vectoriser heeds that, the other one does not
-        tuning.slp_vectorization = not self.flushes_denormals
+        tuning.slp_vectorization = unroll and not self.flushes_denormals
         builder = llvm.create_pass_builder(tm, tuning)
         builder.getModulePassManager().run(module, builder)
         data: bytes = tm.emit_object(module)
@@ -119,7 +121,12 @@ class Machine:
 
     def data_layout(self) -> str:
         """Return LLVM's data layout string."""
-        return str(self.create().target_data)
+        return _data_layout(self)
+
+
+@functools.cache
+def _data_layout(machine: Machine) -> str:
+    return str(machine.create().target_data)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from farm import te
 from farm.ir import Buffer, DType, FastMath, Function, LoopKind, Param, Role, Scope, verify
 from farm.ir.expr import Cast, Load, Math, MathOp, Var, const, select
 from farm.ir.stmt import Allocate, Block, For, If, Store
@@ -206,3 +207,16 @@ def test_sums_of_two_products_equal_interpreter_at_their_limits(dtype, values, c
     rest = [np.zeros(n, np.int32) for _ in y]
     check_all_ways(made, [lowest, lowest, *rest])
     check_all_ways(made, arrays_of(made, values, seed=3))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_saturating_arithmetic_equals_interpreter(
+    dtype, pairs, elementwise_function, check_all_ways
+):
+    a, b = pairs(dtype)
+    made = {
+        "total": lambda x, y, i: te.saturating_add(x, y),
+        "rest": lambda x, y, i: te.saturating_sub(x, y),
+    }
+    function = elementwise_function("saturating", {"a": a, "b": b}, made, V)
+    check_all_ways(function, [a, b])

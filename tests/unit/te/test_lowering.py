@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import farm.te as te
+from farm.errors import InvalidFunction
 from farm.ir import Role, interpret
 from farm.ir.expr import Expr
 from farm.ir.stmt import Allocate, Store, walk
@@ -219,3 +220,24 @@ def test_sequence_calls_in_order_with_inner_tensors() -> None:
     assert (made.callees, double.private, plus.private) == (("double", "plus"), True, False)
     library = {"double": double, "plus": plus}
     assert interpret(made, [np.array([3, 4], np.int32)], library)[0].tolist() == [7, 9]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_saturating_sums_and_differences_stop_at_the_limits(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    values = [limits.min, limits.min + 1, limits.max - 1, limits.max, 0, 1, limits.max // 2]
+    a, b = (np.array(side).ravel().astype(dtype) for side in np.meshgrid(values, values))
+    x, y = (te.placeholder(a.shape, dtype, name=name) for name in "xy")
+    total = te.compute(a.shape, lambda i: te.saturating_add(x[i], y[i]))
+    rest = te.compute(a.shape, lambda i: te.saturating_sub(x[i], y[i]))
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    for out, exact in ((total, [p + q for p, q in pairs]), (rest, [p - q for p, q in pairs])):
+        found = run([x, y, out], a, b)[0]
+        assert found.tolist() == [min(max(each, limits.min), limits.max) for each in exact]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint64", "float32"])
+def test_saturating_sums_of_other_types_are_refused(dtype: str) -> None:
+    x = te.placeholder((2,), dtype, name="x")
+    with pytest.raises(InvalidFunction):
+        te.compute((2,), lambda i: te.saturating_add(x[i], x[i]))
