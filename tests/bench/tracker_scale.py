@@ -4,8 +4,8 @@ Figures: ``submits`` (1/s, acknowledged after commit); ``heartbeats`` (% of one 
 agents are connected and idle); ``tracker_memory`` (MB, the same moment, every job queued); ``dispatches`` (1/s: jobs
 granted, run and reported finished, with all of it committed; the runs take no time, so the tracker is the limit);
 ``grant_p50`` and ``grant_p99`` (ms from an agent's telling that its device is free to its hearing of the next lease,
-while the runs of all devices together ask for GRANT_RATE jobs a second); ``restart`` (s from SIGKILL until calls are
-answered again, with a tenth of the jobs queued) and ``restart_full`` (with all).
+while the runs of all devices together ask for half as many jobs a second as were dispatched); ``restart`` (s from
+SIGKILL until calls are answered again, with a tenth of the jobs queued) and ``restart_full`` (with all).
 
 The agents are simulated (`support.simulated_agents`), their streams are real. They share the machine with the tracker,
 so that all figures are below what it could do alone: standard error says how much of one CPU it had and used.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.figures import emit
-from support.simulated_agents import MODELS, LoadProcesses
+from support.simulated_agents import MODELS, Figures, LoadProcesses
 
 from farm.api.v1 import job_pb2, job_pb2_grpc, tensor_pb2
 from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
@@ -40,6 +40,8 @@ from farm.testing.ports import claim
 SUBMITS_AT_ONCE = 64
 ACCOUNTS = 5
 PRIORITIES = 3
+LEAST = 10
+"""So many jobs have to end for a figure, however slow the machine is."""
 TICKS = os.sysconf("SC_CLK_TCK")
 WAIT_S = 300.0
 
@@ -47,7 +49,8 @@ WAIT_S = 300.0
 # loading, asks for 200 jobs a second. A device that waits for its next job less than 50 ms is idle for one per cent of
 # such a run. Half a gigabyte leaves room on the smallest machine that is rented. A tracker that is back within 10 s
 # with everything it ever held takes no lease from an agent that was silent only because it was away.
-GRANT_RATE = 100.0
+GRANT_LOAD = 0.5
+"""The part of the rate of `dispatches` that is asked for while grants are timed; at all of it they only queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ def restart_s(tracker: TrackerProcess) -> float:
     began = time.perf_counter()
     tracker.kill()
     tracker.start()
+    print(f"restart: tracker_cpu_s={tracker.cpu_s():.2f}", file=sys.stderr, flush=True)
     return time.perf_counter() - began
 
 
@@ -224,17 +228,31 @@ def measure_agents(size: Size, tracker: TrackerProcess, load: LoadProcesses) -> 
     time.sleep(size.seconds / 3)
     finished = load.figures().finished
     began, cpu_s = time.perf_counter(), tracker.cpu_s()
-    time.sleep(size.seconds)
-    done = load.figures().finished
-    emit_rate("dispatches", len(done), began, tracker, cpu_s, ">= 200")
-    run_s = size.agents / GRANT_RATE
+    done = collect(load, size.seconds).finished
+    rate = emit_rate("dispatches", len(done), began, tracker, cpu_s, ">= 200")
+    run_s = size.agents / max(1.0, GRANT_LOAD * rate)
     load.run_for(run_s)
-    time.sleep(1.5 * run_s)
+    time.sleep(3 * run_s)  # until the runs no longer end in step
     finished += done + load.figures().finished
-    time.sleep(max(size.seconds, run_s))
-    seen = load.figures()
+    seen = collect(load, max(size.seconds, run_s))
     emit_grants(seen.grant_s)
     return finished + seen.finished
+
+
+def collect(load: LoadProcesses, seconds: float) -> Figures:
+    """Return what the agents see in some time, longer if they see hardly anything."""
+    time.sleep(seconds)
+    seen = load.figures()
+
+    def is_enough() -> bool:
+        more = load.figures()
+        seen.finished += more.finished
+        seen.grant_s += more.grant_s
+        return min(len(seen.finished), len(seen.grant_s)) >= LEAST
+
+    if min(len(seen.finished), len(seen.grant_s)) < LEAST:
+        wait(is_enough, f"fewer than {LEAST} jobs ended")
+    return seen
 
 
 def check_kept(tracker: TrackerProcess, finished: list[str]) -> None:
@@ -253,13 +271,14 @@ def emit_s(name: str, seconds: float, goal: str) -> None:
 
 def emit_rate(
     name: str, count: int, began: float, tracker: TrackerProcess, cpu_s: float, goal: str
-) -> None:
-    """Print how many a second, and on standard error how much of one CPU the tracker had."""
+) -> float:
+    """Print and return how many a second; on standard error, how much of one CPU the tracker had."""
     elapsed_s = time.perf_counter() - began
     emit(name, count / elapsed_s, "1/s", goal=goal, samples=count, lower_is_better=False)
     share = (tracker.cpu_s() - cpu_s) / elapsed_s
     each_ms = 1e3 * (tracker.cpu_s() - cpu_s) / max(1, count)
     print(f"{name}: tracker_cpu={share:.2f} ms_each={each_ms:.3f}", file=sys.stderr, flush=True)
+    return count / elapsed_s
 
 
 def emit_grants(grant_s: list[float]) -> None:

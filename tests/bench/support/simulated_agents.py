@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class SimulatedAgent:
     def __init__(self, number: int, address: str, given: Credentials, token: str) -> None:
         self.figures = Figures()
         self.run_s = RUN_S
+        self._random = random.Random(number)
         self._address = address
         self._given = given
         self._token = token
@@ -149,7 +151,7 @@ class SimulatedAgent:
         await asyncio.sleep(PREPARE_S)
         self._device.use = device_pb2.USE_LEASED
         self._tell()
-        await asyncio.sleep(self.run_s)
+        await asyncio.sleep(self.run_s * self._random.uniform(0.5, 1.5))
         self._run.result.samples_ns.extend(range(1000, 1010))
         self._run.result.target = self._device.description.targets[0]
         self._run.ended_at = SystemClock().wall()

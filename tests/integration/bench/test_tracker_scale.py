@@ -14,7 +14,7 @@ FIGURES += ["grant_p50", "grant_p99", "restart_full"]
 
 def test_tracker_scale_in_small_prints_each_figure():
     done = subprocess.run(
-        [sys.executable, BENCH, "--small"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, BENCH, "--small"], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     figures = [json.loads(line) for line in done.stdout.splitlines()]
