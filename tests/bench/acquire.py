@@ -1,16 +1,19 @@
 """How fast a client gets a device: until it holds a handle to it, and sessions a second.
 
-Figures: ``acquire`` (ms), ``sessions`` (1/s). Peer: TVM's tracker, its request until the first function handle.
+Figures: ``acquire`` (ms), ``sessions`` (1/s), ``sessions_used`` (1/s: each loads and calls something, and so uses up a
+sandbox, which ``sessions`` does not). Peer: TVM's tracker, its request until the first function handle.
 """
 
 from __future__ import annotations
 
 import time
 
+import numpy as np
 from support import tvm_peer
 from support.figures import emit, median_s
 
 import farm
+from farm import te
 from farm.testing import EmbeddedFarm
 from farm.testing.agents import AgentPlan
 
@@ -32,6 +35,18 @@ def ours(client: farm.Client) -> tuple[float, list[float], float]:
     for _ in range(CYCLES):
         client.acquire("kind=cpu").close()
     return times[len(times) // 2], times, CYCLES / (time.perf_counter() - began)
+
+
+def used(client: farm.Client) -> float:
+    """Return sessions a second in each of which a function is loaded and called."""
+    x = te.placeholder((8,), "int32", name="x")
+    double = te.function("double", [x, te.compute((8,), lambda i: x[i] * 2, name="y")])
+    artifact, values = farm.build({"llvm": [double]}), np.arange(8, dtype=np.int32)
+    began = time.perf_counter()
+    for _ in range(CYCLES):
+        with client.acquire("kind=cpu") as session:
+            assert (session.load(artifact)["double"](values) == 2 * values).all()
+    return CYCLES / (time.perf_counter() - began)
 
 
 def theirs(connection) -> tuple[float | None, float | None]:
@@ -58,6 +73,7 @@ def main() -> None:
     with EmbeddedFarm("processes", plans=(plan,)) as running, tvm_peer.tracker() as connection:
         with farm.connect(running.address) as client:
             median, times, rate = ours(client)
+            used_rate = used(client)
         peer_median, peer_rate = theirs(connection)
     peer = tvm_peer.NAME if connection is not None else None
     emit(
@@ -80,6 +96,14 @@ def main() -> None:
         lower_is_better=False,
         peer=peer,
         peer_value=peer_rate,
+    )
+    emit(
+        "sessions_used",
+        used_rate,
+        "1/s",
+        goal="none",
+        samples=CYCLES,
+        lower_is_better=False,
     )
 
 
