@@ -39,6 +39,7 @@ _ZIG_ARCH = {"armv7": "arm"}  # which is ARMv7-A there
 _FOLDER = Path(__file__).parent
 _SOURCES = tuple(_FOLDER / name for name in ("runner.c", "system.c", "memory.c"))
 _STACK = 1 << 16
+_PROGRAM = ("-static", "-e", "__farm_start", "-z", "noexecstack")
 _UNDEFINED = re.compile(r"undefined symbol: (\S+)")
 _TWICE = re.compile(r"duplicate symbol: (\S+)")
 _FLAGS = (
@@ -113,12 +114,7 @@ def link_image(arch: str, sections: Sequence[Section], work: Path, cache: Path) 
         The tools are missing or failed.
     """
     inputs = [runner_object(arch, work, cache), *_written(sections, work)]
-    image = work / "image"
-    command = ["ld.lld", "-static", "-e", "__farm_start", "-z", "noexecstack"]
-    result = run_zig([*command, "-o", str(image), *map(str, inputs)], work)
-    if result.returncode != 0:
-        raise _does_not_fit(result.stderr)
-    return image
+    return _linked(_PROGRAM, inputs, work)
 
 
 def link_shared(
@@ -134,7 +130,7 @@ def link_shared(
     script = work / "exports"
     script.write_text(f"{{ global: {' '.join(f'{symbol};' for symbol in exports)} local: *; }};")
     options = ["-shared", "-z", "noexecstack", "-soname", name, f"--version-script={script}"]
-    return _linked("ld.lld", options, _written(sections, work), work)
+    return _linked(options, _written(sections, work), work).read_bytes()
 
 
 def link_program(arch: str, sections: Sequence[Section], tables: str, work: Path) -> bytes:
@@ -144,8 +140,7 @@ def link_program(arch: str, sections: Sequence[Section], tables: str, work: Path
     made = work / "program.o"
     source = str(_FOLDER / "program.c")
     _run(["cc", f"--target={triple}", *_FLAGS, f"-I{work}", source, "-o", str(made)], work)
-    options = ["-static", "-e", "__farm_start", "-z", "noexecstack"]
-    return _linked("ld.lld", options, [made, *_written(sections, work)], work)
+    return _linked(_PROGRAM, [made, *_written(sections, work)], work).read_bytes()
 
 
 def link_archive(sections: Sequence[Section], work: Path) -> bytes:
@@ -160,12 +155,12 @@ def link_archive(sections: Sequence[Section], work: Path) -> bytes:
     return out.read_bytes()
 
 
-def _linked(tool: str, options: Sequence[str], inputs: Iterable[Path], work: Path) -> bytes:
+def _linked(options: Sequence[str], inputs: Iterable[Path], work: Path) -> Path:
     image = work / "image"
-    done = run_zig([tool, *options, "-o", str(image), *map(str, inputs)], work)
+    done = run_zig(["ld.lld", *options, "-o", str(image), *map(str, inputs)], work)
     if done.returncode != 0:
         raise _does_not_fit(done.stderr)
-    return image.read_bytes()
+    return image
 
 
 def link_wasm(
