@@ -26,7 +26,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fuzz-compiler fault bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fault fuzz-compiler bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
