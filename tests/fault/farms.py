@@ -136,7 +136,7 @@ class Farm:
 
     # Processes
 
-    def start_tracker(self, crash="", offline_s=3.0, arguments=("--plaintext",), prefix=()):
+    def start_tracker(self, crash="", offline_s=10.0, arguments=("--plaintext",), prefix=()):
         """Start it, in place of one that has ended."""
         command = ["farm_tracker", "--data-dir", str(self.root / "tracker")]
         command += ["--listen", self.address, "--offline-after", str(offline_s), *arguments]

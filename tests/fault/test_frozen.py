@@ -25,7 +25,7 @@ from farm.errors import Fenced
 from fault.farms import until
 
 NUMBERS = itertools.count(1)
-OFFLINE_S = 1.0
+OFFLINE_S = 2.0
 
 CLIENT = """
 import sys

@@ -27,7 +27,7 @@ from fault.links import HERE, Link, Relay, check_can_link
 from fault.witness import LETTERS, TARGET
 
 NUMBERS = itertools.count(1)
-OFFLINE_S = 3.0
+OFFLINE_S = 5.0
 SHORT_S = 0.8
 """Shorter than what makes an agent lost."""
 CUTS = [
