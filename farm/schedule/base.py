@@ -15,6 +15,7 @@ from typing import Any
 
 from farm.errors import ScheduleError
 from farm.ir.function import Function
+from farm.schedule.block import Leaf
 from farm.schedule.legality import check_kinds
 from farm.schedule.lift import lift
 from farm.schedule.lower import lower
@@ -53,6 +54,14 @@ class Recorder:
     def trace(self) -> Trace:
         """The steps so far."""
         return Trace(tuple(self._steps))
+
+    def block_names(self) -> list[str]:
+        """Return the names of all blocks, in program order."""
+        return [leaf.name for leaf in self._state.all_leaves()]
+
+    def block(self, name: str) -> Leaf:
+        """Return a block's definition, to look at."""
+        return self._state.leaf(name)[0]
 
     def __str__(self) -> str:
         """Return the printed function, without the newline at its end."""

@@ -18,7 +18,7 @@ from farm.schedule.block import Leaf, replace_buffer
 from farm.schedule.dependence import accesses
 from farm.schedule.legality import below
 from farm.schedule.move import inside
-from farm.schedule.placement import copy_block, loops_around
+from farm.schedule.placement import copy_block, loops_around, shared_guards
 from farm.schedule.primitive import (
     BlockRV,
     Result,
@@ -197,10 +197,11 @@ def cache_inplace(state: State, block: str, loop: str, storage_scope: str = "reg
     wanted: Mapping[Var, Span] = {x.var: span for x, span in zip(fill.iters, part, strict=True)}
     made = made.with_body(rewrite(made.body, leaf, [replace(leaf, buffer=buffer)]))
     inner = made.loop(loop)[0].body
-    first = loops_around(made, fill, wanted, unit=False)
+    outer, tests = [*at.loops, node], shared_guards([leaf], fixed)
+    first = loops_around(made, fill, wanted, unit=False, outer=outer, tests=tests)
     made = made.with_body(rewrite(made.body, inner, [first, inner]))
     node, _ = made.loop(loop)
-    last = loops_around(made, back, wanted, unit=False)
+    last = loops_around(made, back, wanted, unit=False, outer=outer, tests=tests)
     made = made.with_body(rewrite(made.body, node.body, [node.body, last]))
     return made, [BlockRV(fill.name), BlockRV(back.name)]
 

@@ -130,11 +130,11 @@ class _Lowering:
             case Leaf():
                 return self.leaf(stmt, loops, known)
             case Block(stmts):
-                return Block(tuple(self.stmt(x, loops, known) for x in stmts))
+                tests = _new(_common(stmts), loops, known)
+                inside = tuple(self.stmt(x, loops, (*known, *tests)) for x in stmts)
+                return _guarded(tests, Block(inside))
             case For(var, _, body):
-                scope = {loop.var for loop in loops}
-                outside = [x for x in _shared_conditions(body) if scope.issuperset(variables(x))]
-                outside = [x for x in dict.fromkeys(outside) if x not in known]
+                outside = _new(_shared_conditions(body), loops, known)
                 allocated = self.at_loop.get(var.name, ())
                 inner = self.stmt(body, (*loops, stmt), (*known, *outside))
                 for buffer in reversed(allocated):
@@ -182,6 +182,13 @@ class _Lowering:
             name = expr.buffer.name
             return Load(self.buffer(expr.buffer), self.moved(name, indices, extents))
         return map_children(expr, lambda child: self.loads(child, extents))
+
+
+def _new(tests: Sequence[Expr], loops: Sequence[For], known: Sequence[Expr]) -> list[Expr]:
+    """Return the conditions that can be tested inside some loops and are not known there."""
+    scope = {loop.var for loop in loops}
+    found = [x for x in tests if scope.issuperset(variables(x)) and x not in known]
+    return list(dict.fromkeys(found))
 
 
 def _guarded(tests: Sequence[Expr], stmt: Stmt) -> Stmt:

@@ -9,17 +9,16 @@ Invariant: what a moved block reads is complete where it runs, and what it write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from farm.ir.affine import affine, constant
-from farm.ir.expr import Expr, Var
+from farm.ir.expr import Var
 from farm.ir.stmt import Block, For, LoopKind, Stmt
-from farm.schedule.block import Leaf, variables
+from farm.schedule.block import Leaf
 from farm.schedule.dependence import Access, Order, accesses, can_meet
-from farm.schedule.placement import loops_around, plain_iters
+from farm.schedule.placement import loops_around, plain_iters, shared_guards
 from farm.schedule.primitive import Result, primitive, refuse
 from farm.schedule.regions import Span, box, covers, written_box
-from farm.schedule.tree import Place, State, change_leaves, leaves_of, rewrite
+from farm.schedule.tree import Place, State, leaves_of, rewrite
 
 
 def inside(place: Place, outer: Place) -> bool:
@@ -86,21 +85,16 @@ def compute_at(state: State, block: str, loop: str, preserve_unit_loops: bool = 
     fixed = [*(outer.var for outer in at.loops), node.var]
     part = box(reads, fixed, leaf.buffer.shape)
     wanted = {var: part[axis] for var, axis in axes.items()}
-    placed = loops_around(state, leaf, wanted, unit=preserve_unit_loops)
-    tests = _shared_guards([read.leaf for read in reads], fixed)
-    placed = change_leaves(placed, lambda x: replace(x, guards=(*tests, *x.guards)))
+    placed = loops_around(
+        state,
+        leaf,
+        wanted,
+        unit=preserve_unit_loops,
+        outer=[*at.loops, node],
+        tests=shared_guards([read.leaf for read in reads], fixed),
+    )
     made = state.with_body(rewrite(state.body, leaf, []))
     return _inserted(made, loop, placed, lambda x: name in x.buffers_read(), after=False), []
-
-
-def _shared_guards(readers: Sequence[Leaf], fixed: Sequence[Var]) -> tuple[Expr, ...]:
-    """Return the guards under which all readers run, as far as they speak of fixed variables."""
-    scope = set(fixed)
-    return tuple(
-        test
-        for test in readers[0].guards
-        if scope.issuperset(variables(test)) and all(test in other.guards for other in readers)
-    )
 
 
 def _check_sources(
@@ -171,7 +165,7 @@ def reverse_compute_at(
                 where,
                 f"{block} reduces over all of {each.var.name[2:]}, of which an iteration has a part",
             )
-    placed = loops_around(state, leaf, wanted, unit=preserve_unit_loops)
+    placed = loops_around(state, leaf, wanted, unit=preserve_unit_loops, outer=[*at.loops, node])
     made = state.with_body(rewrite(state.body, leaf, []))
     return _inserted(made, loop, placed, lambda x: x.buffer.name in sources, after=True), []
 

@@ -7,21 +7,29 @@ Invariant: the block runs for each wanted iteration that lies in its extents, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from farm.ir.affine import Affine, constant, variable
-from farm.ir.bounds import Interval
+from farm.ir.affine import affine_interval, constant, variable
+from farm.ir.bounds import Facts, Interval, assume
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
 from farm.ir.expr import Const, Expr, Load, Var
 from farm.ir.stmt import For, Stmt
-from farm.schedule.block import Iter, Leaf
+from farm.schedule.block import Iter, Leaf, variables
 from farm.schedule.regions import Span
 from farm.schedule.tree import State, nest
 
 
-def loops_around(state: State, leaf: Leaf, wanted: Mapping[Var, Span], *, unit: bool) -> Stmt:
+def loops_around(
+    state: State,
+    leaf: Leaf,
+    wanted: Mapping[Var, Span],
+    *,
+    unit: bool,
+    outer: Sequence[For] = (),
+    tests: tuple[Expr, ...] = (),
+) -> Stmt:
     """Return a block inside new loops, one for each iterator, in their order.
 
     Parameters
@@ -30,11 +38,14 @@ def loops_around(state: State, leaf: Leaf, wanted: Mapping[Var, Span], *, unit: 
         The part of each iterator's range, in variables of `outer` loops; all of it where not given.
     unit
         Whether an iterator with one wanted value gets a loop, too.
+    outer
+        The loops around the new ones.
+    tests
+        Guards, in variables of those, under which the block is to run.
     """
     names: list[str] = []
     loops: list[For] = []
-    bindings: list[Expr] = []
-    guards: list[Expr] = []
+    values: list[Expr] = []
     for each in leaf.iters:
         span = wanted.get(each.var, Span(constant(0), each.extent))
         index = span.low
@@ -43,21 +54,32 @@ def loops_around(state: State, leaf: Leaf, wanted: Mapping[Var, Span], *, unit: 
             var = Var(names[-1])
             loops.append(For(var, span.extent, leaf, span=leaf.span))
             index = index + variable(var, span.extent)
-        value = index.expr()
-        bindings.append(value)
-        guards += _guards(index, value, each.extent)
-    placed = replace(leaf, bindings=tuple(bindings), guards=tuple(guards))
+        values.append(index.expr())
+    facts: Facts = {x.var: Interval(0, x.extent - 1) for x in (*outer, *loops)}
+    for test in tests:
+        facts = assume(test, facts)
+    guards = [
+        guard
+        for each, value in zip(leaf.iters, values, strict=True)
+        for guard in _guards(value, each.extent, facts)
+    ]
+    placed = replace(leaf, bindings=tuple(values), guards=(*tests, *guards))
     return nest(loops, placed)
 
 
-def _guards(index: Affine, value: Expr, extent: int) -> list[Expr]:
-    reach = index.interval()
-    tests = []
-    if reach.low < 0:
-        tests.append(value >= 0)
-    if not reach.within(Interval(reach.low, extent - 1)):
-        tests.append(value < extent)
-    return tests
+def _guards(value: Expr, extent: int, facts: Facts) -> list[Expr]:
+    reach = affine_interval(value, facts)
+    return [value >= 0] * (reach.low < 0) + [value < extent] * (reach.high >= extent)
+
+
+def shared_guards(readers: Sequence[Leaf], fixed: Iterable[Var]) -> tuple[Expr, ...]:
+    """Return the guards under which all of some blocks run, as far as they speak of fixed variables."""
+    scope = set(fixed)
+    return tuple(
+        test
+        for test in readers[0].guards
+        if scope.issuperset(variables(test)) and all(test in other.guards for other in readers)
+    )
 
 
 def copy_block(name: str, source: Buffer, target: Buffer) -> Leaf:

@@ -189,7 +189,10 @@ class _Covering:
         parent, number = path[:-1], path[-1]
         for access in own:
             before = access.path[: len(parent)] == parent and access.path[len(parent)] < number
-            if access.is_write and before and (self.one_writer or not access.leaf.guards):
+            runs = self.one_writer or all(
+                guard in read.leaf.guards for guard in access.leaf.guards for read in mine
+            )
+            if access.is_write and before and runs:
                 filled = written_box(access, fixed)
                 if filled is not None and covers(filled, wanted, self.shape):
                     return True

@@ -32,6 +32,8 @@ def test_every_method_that_rewrites_has_an_example() -> None:
         if not name.startswith("_") and ">>>" not in (method.__doc__ or "")
     ]
     assert without == [
+        "block",
+        "block_names",
         "fast_math",
         "get_block",
         "get_consumers",
