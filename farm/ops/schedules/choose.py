@@ -14,7 +14,11 @@ from farm.ir import Function
 from farm.ir.expr import Binary, BinaryOp, Cast, Load
 from farm.ops.schedules.machine import Machine, machine_of
 from farm.ops.schedules.product import schedule_product
-from farm.ops.schedules.rows import schedule_elementwise, schedule_row_reduction
+from farm.ops.schedules.rows import (
+    schedule_elementwise,
+    schedule_row_reduction,
+    schedule_shared_rows,
+)
 from farm.schedule import Schedule
 from farm.schedule.block import Leaf
 from farm.target import Target, as_target
@@ -40,8 +44,10 @@ def default_schedule(function: Function, target: str | Target) -> Schedule:
     if not where.family.startswith("llvm/"):
         return best
     machine = machine_of(where)
-    for name in best.block_names():
-        recipe = _recipe(best, name, machine)
+    names = best.block_names()
+    recipes: list[Recipe | None] = [lambda s: schedule_shared_rows(s, names)]
+    recipes += [_recipe(best, name, machine) for name in names]
+    for recipe in recipes:
         if recipe is None:
             continue
         trial = best.trace.apply(function)

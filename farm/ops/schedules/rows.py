@@ -52,9 +52,34 @@ def schedule_row_reduction(
     loops = sch.get_loops(block)
     outer, lane = sch.split(loops[-1], [None, lanes])
     partial = sch.rfactor(lane, len(loops) - 1)
-    if len(loops) > 1:
-        sch.compute_at(partial, sch.get_loops(block)[len(loops) - 2])
-        sch.set_scope(partial, 0, "register")
-    else:
+    around = sch.get_loops(block)[:-1]
+    if sch.get_loops(partial)[: len(around)] == around:  # they share the loop of rows already
         sch.reorder(outer, lane)
+    else:
+        sch.compute_at(partial, around[-1])
+    sch.set_scope(partial, 0, "register" if around else "global")
     sch.vectorize(sch.get_loops(partial)[-1])
+
+
+def schedule_shared_rows(sch: Schedule, blocks: list[str]) -> None:
+    """Compute all stages of a row, the last block's, before the next row: what lies between stays in the cache.
+
+    Raises
+    ------
+    ScheduleError
+        A stage is no row's, or is needed by several rows.
+    """
+    *stages, last = blocks
+    rows = [each.extent for each in sch.block(last).iters[:-1]]
+    if not stages or not rows:
+        raise ScheduleError(f"rows of {last}: there are no stages before it")
+    for name in stages:
+        leaf = sch.block(name)
+        reduced = [each.reduce for each in leaf.iters]
+        if [x.extent for x in leaf.iters][: len(rows)] != rows or any(reduced[: len(rows)]):
+            raise ScheduleError(f"rows of {last}: {name} has other rows")
+        if len(leaf.iters) > len(rows) + 1:
+            raise ScheduleError(f"rows of {last}: {name} does more than one pass over a row")
+    row = sch.get_loops(last)[len(rows) - 1]
+    for name in reversed(stages):
+        sch.compute_at(name, row)
