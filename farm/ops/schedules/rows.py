@@ -59,6 +59,7 @@ def schedule_row_reduction(
         sch.compute_at(partial, around[-1])
     sch.set_scope(partial, 0, "register" if around else "global")
     sch.vectorize(sch.get_loops(partial)[-1])
+    sch.unroll(sch.get_loops(block)[-1])
 
 
 def schedule_shared_rows(sch: Schedule, blocks: list[str]) -> None:
@@ -83,3 +84,6 @@ def schedule_shared_rows(sch: Schedule, blocks: list[str]) -> None:
     row = sch.get_loops(last)[len(rows) - 1]
     for name in reversed(stages):
         sch.compute_at(name, row)
+    for name in stages:
+        if sum(not each.reduce for each in sch.block(name).iters) == len(rows):
+            sch.set_scope(name, 0, "register")  # one element a row
