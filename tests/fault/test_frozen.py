@@ -62,12 +62,13 @@ def states(job):
     return [it.state for it in job.status().attempts]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _end_agents(running):
     yield
     running.end_agents()
 
 
+@pytest.mark.usefixtures("_end_agents")
 def test_agent_frozen_past_its_limit_brings_a_result_that_is_kept_and_not_counted(running, client):
     first = running.start_agent("a1", "cpu")
     running.until_good(client, "a1-cpu")
@@ -90,6 +91,7 @@ def test_agent_frozen_past_its_limit_brings_a_result_that_is_kept_and_not_counte
     running.check(client, reruns=True)
 
 
+@pytest.mark.usefixtures("_end_agents")
 def test_agent_frozen_past_its_limit_brings_a_result_that_counts_if_nobody_began_anew(
     running, client
 ):
@@ -108,6 +110,7 @@ def test_agent_frozen_past_its_limit_brings_a_result_that_counts_if_nobody_began
     assert running.runs(number) == (1, 1)  # taken late, not run again
 
 
+@pytest.mark.usefixtures("_end_agents")
 def test_device_of_a_frozen_agent_has_one_opener_and_its_late_result_is_fenced(running, client):
     """A second process of the same agent is started in the same folder, as Ray would."""
     first = running.start_agent("a1", "cpu")
@@ -170,7 +173,9 @@ class Client:
 @pytest.fixture
 def start_client(running, client):
     """Start clients in processes of their own."""
-    running.start_agent("a1", "cpu")
+    agent = running.agents.get("a1")
+    if agent is None or agent.ended is not None:
+        running.start_agent("a1", "cpu")
     running.until_good(client, "a1-cpu")
     made = []
 
