@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from llvmlite import ir
 
 from farm import te
-from farm.ir import Buffer, DType, FastMath, Function, LoopKind, Param, Role, Scope, verify
+from farm.codegen.llvm.machine import machine_for
+from farm.codegen.llvm.statements import Kernel
+from farm.codegen.llvm.unit import Unit
+from farm.ir import (
+    Buffer,
+    DType,
+    FastMath,
+    Function,
+    LoopKind,
+    Param,
+    Role,
+    Scope,
+    parse,
+    serialise,
+    verify,
+)
 from farm.ir.expr import Cast, Load, Math, MathOp, Var, const, select
 from farm.ir.stmt import Allocate, Block, For, If, Store
+from farm.target import Target
 
 V, U = LoopKind.VECTORIZED, LoopKind.UNROLLED
 i, j, k = Var("i"), Var("j"), Var("k")
@@ -220,3 +238,20 @@ def test_saturating_arithmetic_equals_interpreter(
     }
     function = elementwise_function("saturating", {"a": a, "b": b}, made, V)
     check_all_ways(function, [a, b])
+
+
+def test_a_tile_of_6_by_16_stays_in_registers():
+    """12 fused multiply-adds a step, and no vector on the stack."""
+    made = tile(V, 6, 16, 64, fast_math=FastMath(contract=True))
+    machine = machine_for(Target.parse("llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"))
+    module = ir.Module(context=ir.Context())
+    module.triple, module.data_layout = machine.triple, machine.data_layout()
+    Kernel(Unit(module), parse(serialise(made)), "tile").emit().linkage = "external"
+    parsed = llvm.parse_assembly(str(module), llvm.create_context())
+    creator = machine.create()
+    builder = llvm.create_pass_builder(creator, llvm.create_pipeline_tuning_options(2))
+    builder.getModulePassManager().run(parsed, builder)
+    lines = creator.emit_assembly(parsed).splitlines()
+    assert sum("vfmadd" in line for line in lines) % 12 == 0
+    assert any("vfmadd" in line for line in lines)
+    assert not [line for line in lines if "ymm" in line and "(%rsp" in line]
