@@ -7,7 +7,6 @@ Invariant: the function that it gives computes what it was made from computes.
 
 from __future__ import annotations
 
-from farm.ir.function import Function
 from farm.schedule import (
     cache,
     inline,
@@ -24,7 +23,6 @@ from farm.schedule.methods.loops import Loops
 from farm.schedule.methods.memory import Memory
 from farm.schedule.methods.moves import Moves
 from farm.schedule.methods.queries import Queries
-from farm.schedule.primitive import PRIMITIVES
 
 FAMILIES = (cache, inline, kinds, layout, loops, move, pad, query, reduction, tensorize)
 """The modules whose primitives a schedule can take; importing them registers those."""
@@ -77,11 +75,3 @@ class Schedule(Queries, Loops, Moves, Memory):
       }
     }
     """
-
-    def __init__(self, function: Function) -> None:
-        super().__init__(function)
-
-
-def primitive_names() -> tuple[str, ...]:
-    """Return the names of all primitives, sorted."""
-    return tuple(sorted(PRIMITIVES))
