@@ -109,6 +109,12 @@ class InvalidProgram(InvalidInput):
     code = "INVALID_PROGRAM"
 
 
+class InvalidSpace(InvalidInput):
+    """A search space has a bad parameter or constraint, or no valid configuration; the message says which."""
+
+    code = "INVALID_SPACE"
+
+
 class NotFound(InvalidInput):
     """The thing named (blob, lease, device, symbol) does not exist here."""
 
