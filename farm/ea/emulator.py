@@ -25,6 +25,14 @@ from farm.ea.config import MachineConfig
 from farm.ea.execute import Memory, Window, execute
 from farm.ea.faults import Fault, Finding, Problem
 from farm.ea.isa import Engine, Gemm, Halt, Instruction, Mark, Store, engine_of
+from farm.ea.problems import (
+    never_written,
+    no_halt,
+    no_token,
+    out_of_fuel,
+    second_user,
+    too_many_tokens,
+)
 from farm.ea.program import Arg, Program
 from farm.errors import InvalidArguments
 
@@ -111,7 +119,7 @@ class Machine:
             self._stop(Problem(Fault.VERSION, what).at(program, 0))
         windows = windows_of(program.args, stored_args(program), buffers)
         self._memory.forget()
-        run = _Run(program, self._memory, [len(window) for window in windows], fuel, windows)
+        run = _Run(program, self._memory, windows, fuel)
         try:
             if chaos_seed is None:
                 run.in_order()
@@ -135,20 +143,13 @@ class _Stopped(Exception):
 
 
 class _Run:
-    """The state of one run besides memory; without windows, one that moves no data."""
+    """The state of one run besides memory."""
 
-    def __init__(
-        self,
-        program: Program,
-        memory: Memory,
-        lengths: Sequence[int],
-        fuel: int,
-        windows: Sequence[Window] | None = None,
-    ) -> None:
+    def __init__(self, program: Program, memory: Memory, windows: list[Window], fuel: int) -> None:
         self._program = program
         self._memory = memory
         self._windows = windows
-        self._lengths = lengths
+        self._lengths = [len(window) for window in windows]
         self._fuel = fuel
         self._counts: Counter[int] = Counter()
         self._producer: dict[int, Engine] = {}
@@ -212,8 +213,7 @@ class _Run:
         raise _Stopped(problem.at(self._program, pc))
 
     def _no_halt(self) -> NoReturn:
-        problem = Problem(Fault.NO_HALT, "the program does not end in HALT")
-        self._fail(len(self._program.instructions), problem)
+        self._fail(len(self._program.instructions), no_halt())
 
     def _execute(self, pc: int) -> None:
         instruction = self._program.instructions[pc]
@@ -223,8 +223,7 @@ class _Run:
         self._burn(pc, instruction)
         self._await(pc)
         self._touch(pc, instruction)
-        if self._windows is not None:
-            execute(instruction, self._memory, self._windows)
+        execute(instruction, self._memory, self._windows)
         self._post(pc)
         self.instructions += 1
         if isinstance(instruction, Gemm):
@@ -237,8 +236,7 @@ class _Run:
         rows = sum(each.inner * each.outer for each in row_accesses(instruction, self._config))
         self.fuel_used += 1 + rows
         if self.fuel_used > self._fuel:
-            what = f"needs {self.fuel_used} of {self._fuel} units of fuel"
-            self._fail(pc, Problem(Fault.FUEL, what, (0, self.fuel_used), self._fuel))
+            self._fail(pc, out_of_fuel(self.fuel_used, self._fuel))
 
     @property
     def _config(self) -> MachineConfig:
@@ -250,8 +248,7 @@ class _Run:
         for number in instruction.waits:
             self._sole(pc, number, self._consumer, "awaited")
             if self._counts[number] == 0:
-                what = f"awaits semaphore {number}, which nothing before it posts"
-                self._fail(pc, Problem(Fault.SEM_UNDERFLOW, what, (0, 1), 0))
+                self._fail(pc, no_token(number))
             self._counts[number] -= 1
 
     def _post(self, pc: int) -> None:
@@ -261,46 +258,24 @@ class _Run:
             self._counts[number] += 1
             count = self._counts[number]
             if count > limit:
-                what = f"semaphore {number} counts {count}, its limit is {limit}"
-                self._fail(pc, Problem(Fault.SEM_OVERFLOW, what, (0, count), limit))
+                self._fail(pc, too_many_tokens(number, count, limit))
 
     def _sole(self, pc: int, number: int, users: dict[int, Engine], deed: str) -> None:
         engine = engine_of(self._program.instructions[pc])
         assert engine is not None
         first = users.setdefault(number, engine)
         if first is not engine:
-            what = f"semaphore {number} is {deed} by {engine.name} and by {first.name}"
-            self._fail(pc, Problem(Fault.SEM_MULTI, what))
+            self._fail(pc, second_user(number, deed, engine, first))
 
     def _touch(self, pc: int, instruction: Instruction) -> None:
         """Check that what is read was written, note what is written."""
         for access in row_accesses(instruction, self._config):
             written = self._memory.written[access.space]
-            index = access.index
+            problem = never_written(access, written)
+            if problem is not None:
+                self._fail(pc, problem)
             if access.write:
-                written[index] = True
-            elif not written[index].all():
-                never = index[~written[index]]
-                span = (int(never.min()), int(never.max()) + 1)
-                what = f"reads rows [{span[0]}:{span[1]}) of {access.space.name}, never written"
-                self._fail(pc, Problem(Fault.UNINIT, what, span))
-
-
-def first_fault(
-    program: Program, arg_bytes: Sequence[int], fuel: int = DEFAULT_FUEL
-) -> Finding | None:
-    """Return the fault that stops a program in stream order, without running it on data.
-
-    Parameters
-    ----------
-    arg_bytes
-        Length of each argument's window.
-    """
-    try:
-        _Run(program, Memory(program.config), arg_bytes, fuel).in_order()
-    except _Stopped as stopped:
-        return stopped.finding
-    return None
+                written[access.index] = True
 
 
 def stored_args(program: Program) -> frozenset[int]:

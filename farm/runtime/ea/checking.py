@@ -257,6 +257,8 @@ class _Check:
             number = row.column(index)
             with code.when(number.differs(NO_SEMAPHORE)):
                 engine, first = row.column(table.ENGINE), users[number]
+                self._control[Control.SEMAPHORE] = number
+                self._control[Control.FIRST_USER] = first
                 with code.when(first < 0):
                     users[number] = engine
                 self._require((first < 0) | first.equals(engine), Fault.SEM_MULTI)

@@ -26,7 +26,7 @@ from farm.runtime.ea.checking import CHECK, emit_check
 from farm.runtime.ea.computing import COMPUTE, emit_compute
 from farm.runtime.ea.scheduling import TIME, emit_time
 
-VERSION = 1
+VERSION = 2
 """Changes whenever the compiled code does, so that no old object is taken from the cache."""
 LEVEL = 2
 

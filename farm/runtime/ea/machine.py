@@ -17,10 +17,20 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from farm.ea.access import row_accesses
+from farm.ea.checks import instruction_problems
 from farm.ea.config import MachineConfig
-from farm.ea.emulator import DEFAULT_FUEL, first_fault, windows_of
+from farm.ea.emulator import DEFAULT_FUEL, windows_of
 from farm.ea.faults import Fault, Finding, Problem
 from farm.ea.isa import Engine, Halt, engine_of
+from farm.ea.problems import (
+    never_written,
+    no_halt,
+    no_token,
+    out_of_fuel,
+    second_user,
+    too_many_tokens,
+)
 from farm.ea.program import Program
 from farm.ea.timing import Span, Stall, Timing
 from farm.ea.verify import check
@@ -105,7 +115,7 @@ class CompiledMachine:
         lengths = [len(window) for window in windows]
         if checked:
             check(loaded.program, lengths)
-        run, fault = self._check(loaded, lengths, fuel)
+        run, problem = self._check(loaded, lengths, fuel)
         self._registers[:] = 0
         pointers = np.array([window.ctypes.data for window in windows] or [0], np.uint64)
         self._code.compute(
@@ -117,8 +127,8 @@ class CompiledMachine:
             self._scratch,
             run.instructions,
         )
-        if fault is not None:
-            self._explain(loaded.program, lengths, fuel, fault)
+        if problem is not None:
+            self._stop(problem)
         return run
 
     def time(
@@ -133,9 +143,9 @@ class CompiledMachine:
         """
         self._refuse_other(loaded)
         lengths = [arg.min_bytes for arg in loaded.args]
-        _, fault = self._check(loaded, lengths, fuel)
-        if fault is not None:
-            self._explain(loaded.program, lengths, fuel, fault)
+        _, problem = self._check(loaded, lengths, fuel)
+        if problem is not None:
+            self._stop(problem)
         count = len(loaded.table)
         control = np.zeros(Control.SIZE, np.int64)
         times = np.empty((max(count, 1), SPAN_NUMBERS), np.int64)
@@ -161,7 +171,7 @@ class CompiledMachine:
 
     def _check(
         self, loaded: LoadedProgram, lengths: list[int], fuel: int
-    ) -> tuple[Run, Fault | None]:
+    ) -> tuple[Run, Finding | None]:
         control = np.zeros(Control.SIZE, np.int64)
         control[Control.FUEL_LIMIT], control[Control.ARGS] = min(fuel, (1 << 63) - 1), len(lengths)
         for written in self._written:
@@ -169,21 +179,44 @@ class CompiledMachine:
         windows = np.array(lengths or [0], np.int64)
         code = self._code.check(loaded.table, windows, *self._written, control, len(loaded.table))
         run = Run(int(control[Control.EXECUTED]), int(control[Control.FUEL_USED]))
-        return run, FAULTS[code - 1] if code else None
+        if not code:
+            return run, None
+        pc = int(control[Control.FAULT_PC])
+        return run, loaded.finding(self._problem(loaded, lengths, FAULTS[code - 1], control), pc)
+
+    def _problem(
+        self, loaded: LoadedProgram, lengths: list[int], fault: Fault, control: NDArray[np.int64]
+    ) -> Problem:
+        """Return the facts of a fault, in the words of all machines."""
+        pc, number = int(control[Control.FAULT_PC]), int(control[Control.SEMAPHORE])
+        if fault is Fault.NO_HALT:
+            return no_halt()
+        if fault is Fault.FUEL:
+            return out_of_fuel(int(control[Control.FUEL_USED]), int(control[Control.FUEL_LIMIT]))
+        if fault is Fault.SEM_UNDERFLOW:
+            return no_token(number)
+        if fault is Fault.SEM_OVERFLOW:
+            limit = self.config.semaphore_max
+            return too_many_tokens(number, limit + 1, limit)
+        instruction = loaded.instruction(pc)
+        if fault is Fault.SEM_MULTI:
+            engine, first = engine_of(instruction), Engine(int(control[Control.FIRST_USER]))
+            assert engine is not None
+            posting = int(control[Control.EXECUTED]) > pc
+            return second_user(number, "posted" if posting else "awaited", engine, first)
+        if fault is Fault.UNINIT:
+            for access in row_accesses(instruction, self.config):
+                unwritten = never_written(access, self._written[access.space] != 0)
+                if unwritten is not None:
+                    return unwritten
+        return instruction_problems(instruction, self.config, lengths)[0]
 
     def _refuse_other(self, loaded: LoadedProgram) -> None:
         if self._fault is not None:
             self._stop(self._fault, " (earlier)")
         if loaded.config != self.config:
             what = f"the program is for {loaded.config.name} ({loaded.config.config_id})"
-            self._stop(Problem(Fault.VERSION, what).at(loaded.program, 0))
-
-    def _explain(self, program: Program, lengths: list[int], fuel: int, fault: Fault) -> NoReturn:
-        """Stop with the words of the reference machine, which knows the facts."""
-        finding = first_fault(program, lengths, fuel)
-        if finding is None or finding.fault is not fault:
-            raise AssertionError(f"compiled machine: {fault}, reference: {finding}")
-        self._stop(finding)
+            self._stop(loaded.finding(Problem(Fault.VERSION, what), 0))
 
     def _stop(self, finding: Finding, note: str = "") -> NoReturn:
         self._fault = finding

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from farm.ea import table
 from farm.ea.config import MachineConfig
-from farm.ea.encoding import decode_program, encode_program, open_image
-from farm.ea.isa import LAYOUT_OF_KIND, Store
+from farm.ea.encoding import decode_at, decode_program, encode_program, open_image
+from farm.ea.faults import Finding, Problem
+from farm.ea.isa import LAYOUT_OF_KIND, WORD_BYTES, Instruction, Store
 from farm.ea.program import Program
 
 
@@ -35,7 +37,7 @@ class LoadedProgram:
         stores = self.table[:, table.OPCODE] == LAYOUT_OF_KIND[Store].opcode
         targets = self.table[stores, table.column(Store, "arg")]
         self.stored = frozenset(targets.tolist())
-        self._image = image
+        self._image, self._words = image, opened.words
 
     @classmethod
     def of(cls, program: Program) -> LoadedProgram:
@@ -43,6 +45,17 @@ class LoadedProgram:
         loaded = cls(encode_program(program), program.config)
         loaded.__dict__["program"] = program  # with its names
         return loaded
+
+    def instruction(self, pc: int) -> Instruction:
+        """Return one instruction."""
+        return decode_at(pc, self._words[pc * WORD_BYTES : (pc + 1) * WORD_BYTES])
+
+    def finding(self, problem: Problem, pc: int) -> Finding:
+        """Return what is wrong at `pc`, without decoding the rest of a long program."""
+        if "program" in self.__dict__ or pc >= len(self.table):
+            return problem.at(self.program, pc)
+        alone = Program(self.config, self.args, (), (self.instruction(pc),))
+        return dataclasses.replace(problem.at(alone, 0), pc=pc)
 
     @functools.cached_property
     def program(self) -> Program:

@@ -41,7 +41,9 @@ class Control(IntEnum):
     BUSY = 6  # four, by engine
     STALLS = 10  # four times three, by engine and reason
     WORK = 22  # bytes moved, rows times tiles of GEMMs, cycles of VEC rows
-    SIZE = 25
+    SEMAPHORE = 25  # that a fault is about
+    FIRST_USER = 26  # engine that used it before
+    SIZE = 27
 
 
 @dataclass(frozen=True)

@@ -186,3 +186,15 @@ def test_the_compiled_machine_is_kept_and_a_torn_one_made_again(tmp_path, monkey
 
 def test_buffers_of_the_comparison_hold_every_byte():
     assert all(len(np.unique(array)) > 150 for array in buffers(0)[:2])
+
+
+def test_a_fault_far_into_a_long_program_is_told_without_decoding_all_of_it(monkeypatch):
+    fill = Load(space=Transfer.SPAD_I8, row=0, rows=1, cols=16, lstride=1, fill=True)
+    bad = Sync(engine=Engine.GE, waits=(3,))
+    image = encode_program(Program(EA16, (), (), (*[fill] * 5000, bad, Halt())))
+    loaded = LoadedProgram(image, EA16)
+    decoded = []
+    monkeypatch.setattr("farm.runtime.ea.program.decode_program", decoded.append)
+    with pytest.raises(DeviceFault, match="SEM_UNDERFLOW at pc 5000 .sync.ge | wait sem3"):
+        CompiledMachine(EA16).run(loaded, [])
+    assert decoded == []
