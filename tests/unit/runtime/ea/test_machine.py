@@ -195,6 +195,6 @@ def test_a_fault_far_into_a_long_program_is_told_without_decoding_all_of_it(monk
     loaded = LoadedProgram(image, EA16)
     decoded = []
     monkeypatch.setattr("farm.runtime.ea.program.decode_program", decoded.append)
-    with pytest.raises(DeviceFault, match="SEM_UNDERFLOW at pc 5000 .sync.ge | wait sem3"):
+    with pytest.raises(DeviceFault, match=r"SEM_UNDERFLOW at pc 5000 \(sync\.ge \| wait sem3\)"):
         CompiledMachine(EA16).run(loaded, [])
     assert decoded == []
