@@ -21,7 +21,7 @@ from farm.tune.strategies.surrogate import FIRST, Surrogate
 
 WINDOW = 60
 """Results over which a strategy's success counts."""
-CURIOSITY = 0.1
+CURIOSITY = 0.15
 HEAD_START = {"surrogate": 0.25}
 AT_ONCE = 8
 

@@ -33,6 +33,7 @@ def start_agent(empty_farm, tmp_path):
         environment["FARM_TOKEN"] = token
         command = [sys.executable, "-m", "farm_agents", "--tracker", empty_farm.address]
         command += ["--agent-id", name, "--work-dir", str(work_dir or tmp_path / name)]
+        command += ["--builds", "ea"]
         log = (tmp_path / f"{name}.log").open("ab")
         with log:
             started.append(subprocess.Popen(command, env=environment, stderr=log))
