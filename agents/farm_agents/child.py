@@ -137,10 +137,13 @@ class Child:
             ) from error
 
     def open_file(self, name: str) -> int:
-        """Open a regular file of the child's folder of results, which stays there; raises as `open_result`."""
+        """Open a regular file of the child's folder of results, which stays there, to read and write.
+
+        Raises as `open_result`.
+        """
         try:
             with contextlib.ExitStack() as stack:
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 fd = os.open(name, flags, dir_fd=self._results_fd(stack))
         except OSError as error:
             raise InfrastructureError(

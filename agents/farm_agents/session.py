@@ -48,7 +48,12 @@ from farm_agents.requests import (
 )
 from farm_agents.session_worker import LOAD_LIMIT_S, SessionWorker, raise_error
 from farm_agents.state.model import Grant
-from farm_agents.worker.replies import read_made, read_outputs, read_replies
+from farm_agents.worker.replies import (
+    forget_replies,
+    read_made,
+    read_outputs,
+    read_replies,
+)
 
 MAX_MODULES = 1_024
 Stream = grpc.aio.StreamStreamCall[agent_pb2.ServeFrame, session_pb2.SessionRequest]
@@ -253,6 +258,7 @@ class Session:
         self._check_follows(request, packed.follows, "packed")
         child = await self._worker.child()
         fd = self._worker.replies(child)
+        forget_replies(fd)
         try:
             reply = await self._worker.exchange(child, request, limit_s)
             if reply.WhichOneof("reply") != "packed":
@@ -276,6 +282,7 @@ class Session:
         await self.cache.fetch_all(blobs)
         child = await self._worker.child()
         fd = self._worker.replies(child)
+        forget_replies(fd)
         error: FarmError | None = None
         try:
             reply = await self._worker.exchange(child, request, limit_s)

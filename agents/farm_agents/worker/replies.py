@@ -6,7 +6,8 @@ Owns: the file's format and both of its ends. Does not own: what a reply is, or 
     8 bytes: after how many packed calls outputs follow instead
     those bytes
 
-Invariant: a reply counts only when it is whole, so that a worker that dies in a call leaves those of all calls before.
+Invariant: a reply counts only when it is whole, so that a worker that dies in a call leaves those of all calls before;
+the agent forgets those of one request before it sends the next, which a worker may die without having begun.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class Replies:
         self._size_bytes = size_bytes
         self._length[0] = size_bytes
         return True
+
+
+def forget_replies(fd: int) -> None:
+    """Have the file `fd` say that nothing was answered yet, at the agent's end; it must be open for writing too."""
+    os.pwrite(fd, bytes(_HEAD_BYTES), 0)
 
 
 def read_replies(fd: int) -> bytes:

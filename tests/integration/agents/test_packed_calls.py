@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 
-from farm.api.v1 import session_pb2
+from farm.api.v1 import session_pb2, tensor_pb2
 from farm.core.limits import MAX_CALLS
 
 FUNCTIONS = [
@@ -66,5 +69,28 @@ def test_packed_calls_with_a_crash_in_the_middle_keep_what_came_before_and_end_w
             assert (await client.receive()).error.code == "CANCELLED"
             assert gave(await client.receive()) == (2, [1, 2], "")
             assert gave(await client.receive()) == (1, [1], "")
+
+    run_farm(story)
+
+
+def test_calls_that_a_worker_never_began_give_nothing_of_the_calls_before_them(
+    run_farm, hostile, tree
+):
+    async def story(tracker, spec):
+        client = await tracker.lease(1)
+        await client.load(hostile)
+        assert gave(await ask(client, [INCREMENT] * 3)) == (3, [1, 2, 3], "")
+        for pid in tree.workers():
+            os.kill(pid, signal.SIGSTOP)
+        assert gave(await ask(client, [INCREMENT] * 3, limit_s=0.1)) == (0, [], "TIME_LIMIT")
+        one = session_pb2.CallRequest(module_id=1, symbol="increment", limit_s=0.5)
+        one.inputs.append(tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4)))
+        await client.send(batch=session_pb2.BatchRequest(calls=[one]))
+        assert len((await client.receive()).batch.replies) == 1
+        for pid in tree.workers():
+            os.kill(pid, signal.SIGSTOP)
+        await client.send(batch=session_pb2.BatchRequest(calls=[one]))
+        reply = (await client.receive()).batch
+        assert (len(reply.replies), reply.error.code) == (0, "TIME_LIMIT")
 
     run_farm(story)
