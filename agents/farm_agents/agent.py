@@ -21,6 +21,7 @@ from typing import Any
 from farm.api.v1 import agent_pb2, agent_pb2_grpc
 from farm.core.clock import Clock, SystemClock
 from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
+from farm.core.tasks import end_tasks
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -70,7 +71,6 @@ from farm_agents.state.messages import (
 from farm_agents.state.model import BuildOrder, BuildPhase, Failed, Grant, Use
 from farm_agents.state.run import RunPhase
 from farm_agents.stream import ControlStream, Message
-from farm_agents.tasks import end_tasks
 from farm_agents.toolchains import find_toolchains
 from farm_agents.wire import desired_from_proto, state_to_proto
 

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.core.ids import IdSource
+from farm.core.tasks import finish
 from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import BuildFailed, FarmError, InfrastructureError, StoreFull, TrackerUnreachable
 from farm.target import Target
@@ -28,7 +29,6 @@ from farm_agents.child import Child
 from farm_agents.failures import failed_from_proto
 from farm_agents.sandbox.confinement import Confinement
 from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
-from farm_agents.tasks import finish
 from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30

@@ -22,6 +22,7 @@ from farm.api.v1 import agent_pb2, job_pb2, session_pb2
 from farm.core.clock import Clock
 from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
+from farm.core.tasks import finish
 from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import (
     Cancelled,
@@ -41,7 +42,6 @@ from farm_agents.session import Session
 from farm_agents.state.messages import Event, RunEnded, RunLogged, RunMoved
 from farm_agents.state.model import Failed
 from farm_agents.state.run import KEEP_LIMIT_S, Run, RunOrder, RunPhase, RunResult
-from farm_agents.tasks import finish
 
 FETCH_TRIES = 3
 STORE_WAIT_S = 2.0

@@ -12,8 +12,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from farm.core.tasks import finish
 from farm.errors import InfrastructureError, InvalidInput
-from farm_agents.tasks import finish
 
 LIMIT_S = 60.0
 MAX_NAME = 200

@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm.core.ids import IdSource
+from farm.core.tasks import finish
 from farm.errors import InfrastructureError
 from farm_agents.child import Child
 from farm_agents.sandbox.bubblewrap import HOME
 from farm_agents.sandbox.output import OutputLog
 from farm_agents.sandbox.running import Rooms, Sandbox
-from farm_agents.tasks import finish
 from farm_agents.worker import processes
 from farm_agents.worker.control import (
     MAX_PACKET_BYTES,

@@ -24,6 +24,7 @@ from farm.api.v1 import blob_pb2
 from farm.core.digest import Digest, digest_of
 from farm.core.files import write_all
 from farm.core.limits import MAX_FIND_MISSING
+from farm.core.tasks import finish
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.rpc.chunks import BlobCheck, chunks_of, content_of, write_messages
 from farm.rpc.status import rpc_errors
@@ -115,7 +116,7 @@ async def download(stub: BlobStub, digest: Digest, path: Path) -> None:
                 request = blob_pb2.ReadRequest(digest=digest_to_proto(digest))
                 await in_thread(stub.read(request, timeout=TIMEOUT_S), take)
             check.finish()
-            await asyncio.to_thread(os.fsync, file.fileno())
+            await finish(asyncio.to_thread(os.fsync, file.fileno()))
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -123,19 +124,23 @@ async def download(stub: BlobStub, digest: Digest, path: Path) -> None:
 
 
 async def in_thread(messages: AsyncIterator[bytes], take: Callable[[bytes], None]) -> None:
-    """Have `take` take each message in a thread, while the next one comes; raises what it raises."""
+    """Have `take` take each message in a thread, while the next one comes; raises what it raises.
+
+    Nothing is being taken any more when this returns or raises, also if it is cancelled.
+    """
     loop = asyncio.get_running_loop()
     taking: asyncio.Future[None] | None = None
     try:
         async for message in messages:
             if taking is not None:
-                await taking
+                # Shielded, since a future that is cancelled counts as done while its thread goes on.
+                await asyncio.shield(taking)
             taking = loop.run_in_executor(None, take, message)
         if taking is not None:
-            await taking
+            await asyncio.shield(taking)
     finally:
         if taking is not None:  # what it writes to is closed next
-            await asyncio.wait([taking])
+            await finish(asyncio.wait([taking]))
 
 
 def digest_of_source(source: bytes | Path) -> Digest:

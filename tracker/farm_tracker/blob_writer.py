@@ -8,6 +8,7 @@ leaves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tempfile
@@ -26,21 +27,35 @@ if TYPE_CHECKING:
 
 
 class BlobWriter:
-    """Takes one blob in chunks; use as a context, and `commit` at the end. Blocking: call in a thread."""
+    """Takes one blob in chunks; use as a context, and `commit` at the end. Blocking: call in a thread.
+
+    No two of its methods may run at once: who is cancelled while one runs has to wait for it before `close`.
+    """
 
     def __init__(self, store: BlobStore, digest: Digest) -> None:
         self._store = store
         self._digest = digest
         self._check = BlobCheck(digest)
-        self._closed = False
-        store.claim(digest)
+        self._undo = contextlib.ExitStack()
+
+    def open(self) -> None:
+        """Claim room and begin the file; entering the context does it.
+
+        Raises
+        ------
+        StoreFull
+            There is no room, or the disk is full.
+        """
+        self._store.claim(self._digest)
+        self._undo.callback(self._store.unclaim, self._digest)
         try:
-            handle, name = tempfile.mkstemp(dir=store.incoming)
+            handle, name = tempfile.mkstemp(dir=self._store.incoming)
         except OSError as error:
-            store.unclaim(digest)
-            raise _full(digest, error) from error
+            self.close()
+            raise _full(self._digest, error) from error
         self._path = Path(name)
-        self._file = io.FileIO(handle, "wb")
+        self._undo.callback(self._path.unlink, missing_ok=True)
+        self._file = self._undo.enter_context(io.FileIO(handle, "wb"))
 
     def feed(self, data: Content) -> None:
         """Take the next bytes.
@@ -76,21 +91,18 @@ class BlobWriter:
             self._file.close()
             final.parent.mkdir(parents=True, exist_ok=True)
             self._store.take(self._digest, self._path)
-            self._closed = True
+            self._undo.pop_all()  # nothing is left to undo
             POINTS.passed("blob.named")
             _sync_folders(final.parent, self._store.blobs)
         except OSError as error:
             raise _full(self._digest, error) from error
 
     def close(self) -> None:
-        """Leave nothing behind; after `commit` this changes nothing."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-        if not self._closed:
-            self._closed = True
-            self._store.unclaim(self._digest)
+        """Leave nothing behind; after `commit`, or without `open`, this changes nothing."""
+        self._undo.close()
 
     def __enter__(self) -> BlobWriter:
+        self.open()
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 from farm.core.clock import SystemClock
 from farm.core.digest import Digest, digest_of
 from farm.core.limits import CHUNK_BYTES
+from farm.core.tasks import finish
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
 from farm.rpc.chunks import chunks_of
 from farm_tracker.blob_index import BlobIndex
@@ -231,14 +232,14 @@ class BlobStore:
         with file:
             reading = loop.run_in_executor(None, _read_chunk, file, sha256)
             try:
-                while chunk := await reading:
+                while chunk := await asyncio.shield(reading):
                     size_bytes += len(chunk)
                     reading = loop.run_in_executor(None, _read_chunk, file, sha256)
                     if held is not None:
                         yield held
                     held = chunk
-            finally:
-                await asyncio.wait([reading])
+            finally:  # also of one that was cancelled: the file is closed next
+                await finish(asyncio.wait([reading]))
             self._check(digest, Digest(sha256.hexdigest(), size_bytes))
             if held is not None:
                 yield held

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -14,7 +16,7 @@ from farm.core.digest import Digest, digest_of
 from farm.core.limits import CHUNK_BYTES
 from farm.core.wire import digest_from_proto, digest_to_proto
 from farm.errors import BlobCorrupt, InvalidInput
-from farm.rpc.blobs import digest_of_source
+from farm.rpc.blobs import digest_of_source, in_thread
 from farm.rpc.chunks import BlobCheck, content_of, read_message, write_messages, written
 
 
@@ -115,3 +117,32 @@ def test_digest_proto_round_trips_and_unset_is_refused():
     with pytest.raises(InvalidInput):
         digest_from_proto(type(message)())
     assert Digest("0" * 64, 0) == digest_from_proto(type(message)(sha256="0" * 64))
+
+
+def test_nothing_is_taken_any_more_when_a_transfer_was_cancelled():
+    begun, go_on = threading.Event(), threading.Event()
+    taken = []
+
+    def take(message):
+        begun.set()
+        assert go_on.wait(20)
+        taken.append(message)
+
+    async def messages():
+        yield b"1"
+        yield b"2"
+
+    async def main():
+        transfer = asyncio.ensure_future(in_thread(messages(), take))
+        await asyncio.to_thread(begun.wait, 20)
+        for _ in range(2):  # as often as that may be
+            transfer.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not transfer.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await transfer
+        assert taken == [b"1"]
+
+    asyncio.run(main())

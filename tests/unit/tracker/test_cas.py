@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import threading
 
 import pytest
 from farm_tracker.blob_writer import BlobWriter
 from farm_tracker.cas import BlobStore, checked_digest
+from farm_tracker.service.blob import BlobService
 
 from farm.core.digest import Digest, digest_of
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
+from farm.rpc.chunks import write_messages
 
 
 @pytest.fixture
@@ -127,3 +130,40 @@ def test_store_starts_without_what_a_killed_one_left(tmp_path):
     store = BlobStore(tmp_path)
     (store.incoming / "half").write_bytes(b"half")
     assert list(BlobStore(tmp_path).incoming.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["claim", "take"])
+def test_upload_that_is_cancelled_in_any_step_leaves_no_claim_and_no_file(store, step, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    inner = getattr(store, step)
+
+    def slow(*args):
+        if step == "take":
+            inner(*args)
+        begun.set()
+        assert go_on.wait(20)
+        if step == "claim":
+            inner(*args)
+
+    monkeypatch.setattr(store, step, slow)
+    data = b"some bytes"
+
+    async def messages():
+        for message in write_messages(digest_of(data), data):
+            yield message
+
+    async def main():
+        uploading = asyncio.ensure_future(BlobService(store).Write(messages(), None))
+        await asyncio.to_thread(begun.wait, 20)
+        uploading.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not uploading.done(), "its thread is at work"
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+
+    asyncio.run(main())
+    assert store.usage().claimed_bytes == 0
+    assert list(store.incoming.iterdir()) == []
+    assert store.has(digest_of(data)) == (step == "take")

@@ -210,8 +210,9 @@ class Operations(RuleBasedStateMachine):
     @rule(number=st.integers(100, 110), size=st.sampled_from([500, 4000]))
     def begin_upload(self, number, size):
         data = content(number, size)
+        writer = BlobWriter(self.store, digest_of(data))
         try:
-            writer = BlobWriter(self.store, digest_of(data))
+            writer.open()
         except StoreFull:
             return
         writer.feed(data)

@@ -12,6 +12,7 @@ import grpc
 
 from farm.api.v1 import blob_pb2
 from farm.core.limits import CHUNK_BYTES, MAX_FIND_MISSING
+from farm.core.tasks import finish
 from farm.errors import InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm.rpc.blobs import in_thread
@@ -98,11 +99,15 @@ class BlobService:
                 raise InvalidInput(f"blob {digest}: a second digest; write one blob a call")
             writer.feed(_checked(chunk))
 
-        with await asyncio.to_thread(BlobWriter, self._blobs, digest) as writer:
+        writer = BlobWriter(self._blobs, digest)
+        try:  # a client that leaves cancels this: each step ends before the next, and before what it left is removed
+            await finish(asyncio.to_thread(writer.open))
             if data:
-                await asyncio.to_thread(writer.feed, _checked(data))
+                await finish(asyncio.to_thread(writer.feed, _checked(data)))
             await in_thread(rest, take)
-            await asyncio.to_thread(writer.commit)
+            await finish(asyncio.to_thread(writer.commit))
+        finally:
+            writer.close()
 
 
 def _checked(chunk: Content) -> Content:

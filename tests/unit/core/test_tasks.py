@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from farm_agents.tasks import end_tasks, finish
+
+from farm.core.tasks import end_tasks, finish
 
 
 def test_end_tasks_ends_a_task_that_loses_its_first_cancellation():
