@@ -136,7 +136,10 @@ class Agent:
         self._cache = BlobCache(spec.work_dir / "cache", BlobStub(channel))
         canaries = spec.work_dir / "canaries"
         self._health = {
-            name: DeviceHealth(device, self._cache, canaries / name, clock, spec.canary_every_s)
+            name: DeviceHealth(
+                *(device, self._cache, canaries / name, clock, spec.canary_every_s),
+                functools.partial(self._is_idle, name),
+            )
             for name, device in self._devices.items()
         }
         self._builder = Builder(
@@ -262,9 +265,12 @@ class Agent:
 
     async def _keep_checking(self, health: DeviceHealth) -> None:
         while True:
-            if self._state.devices[health.device.device_id].use is Use.IDLE:
+            if self._is_idle(health.device.device_id):
                 await self._check(health)
             await asyncio.sleep(health.recheck_s())
+
+    def _is_idle(self, device_id: DeviceId) -> bool:
+        return self._state.devices[device_id].use is Use.IDLE
 
     async def _check(self, health: DeviceHealth) -> None:
         device_id = health.device.device_id

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from farm.api.v1 import session_pb2, tensor_pb2
 from farm.artifact import Artifact, choose
 from farm.core.digest import digest_of
+from farm.core.tasks import finish
 from farm.core.wire import digest_to_proto
 from farm.errors import FarmError, HostMismatch, KernelCrashed, NoVariant, TimeLimit
 from farm.target import Target
@@ -77,7 +78,7 @@ async def run_canary(device: LocalDevice, cache: BlobCache, folder: Path) -> str
         return ""
     worker = SessionWorker(device, cache, folder)
     try:
-        await _start(worker)
+        await finish(worker.child())  # one that is being started is not left half way
         return await _judge(worker, canary)
     except TimeLimit:
         return "canary: it hangs (a kernel that takes milliseconds ran past its limit)"
@@ -85,20 +86,16 @@ async def run_canary(device: LocalDevice, cache: BlobCache, folder: Path) -> str
         return f"canary: it crashes ({error.details.get('signal') or error.message})"
     except FarmError as error:
         return f"canary: {error.message}"
+    except OSError as error:  # such as a full disk
+        return f"canary: it cannot run ({error}); look at the agent's disk"
     finally:
-        await worker.kill()
-        worker.close()
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await finish(_end(worker, folder))  # whoever needs the device may ask for that twice
 
 
-async def _start(worker: SessionWorker) -> None:
-    """Start the worker; one that is being started is not left half way when this is cancelled."""
-    starting = asyncio.ensure_future(worker.child())
-    try:
-        await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await asyncio.wait({starting})
-        raise
+async def _end(worker: SessionWorker, folder: Path) -> None:
+    await worker.kill()
+    worker.close()
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 async def _judge(worker: SessionWorker, canary: Canary) -> str:

@@ -10,6 +10,7 @@ canary runs only on a device that nobody uses, and stands aside at once for a le
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from farm.core.clock import Clock
@@ -34,16 +35,25 @@ class DeviceHealth:
     ----------
     every_s
         How often the canary of a device that is well runs; 0: never, not even when it joins.
+    is_idle
+        Whether nobody has the device at this moment.
     """
 
     def __init__(
-        self, device: LocalDevice, cache: BlobCache, folder: Path, clock: Clock, every_s: float
+        self,
+        device: LocalDevice,
+        cache: BlobCache,
+        folder: Path,
+        clock: Clock,
+        every_s: float,
+        is_idle: Callable[[], bool],
     ) -> None:
         self.device = device
         self._cache = cache
         self._folder = folder
         self._clock = clock
         self._every_s = every_s
+        self._is_idle = is_idle
         self._next_at = clock.now()
         self._last = GOOD
         self._is_usable = False
@@ -65,6 +75,8 @@ class DeviceHealth:
                 return found
             if not self._every_s or self._clock.now() < self._next_at:
                 return self._last
+            if not self._is_idle():  # it was given to somebody while its driver looked
+                return None
             cause = await self._canary()
             if cause is None:
                 return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,9 +32,11 @@ class Device:
     device_id = "d"
 
     def __init__(self):
-        self.found = GOOD
+        self.found, self.is_idle = GOOD, True
+        self.on_check = lambda: None
 
     async def check(self):
+        self.on_check()
         return self.found
 
 
@@ -45,7 +48,9 @@ class Story:
         self.answers, self.runs = [], 0
         self.gate = None
         monkeypatch.setattr(health, "run_canary", self._run)
-        self.health = DeviceHealth(self.device, None, None, self.clock, every_s)
+        self.health = DeviceHealth(
+            self.device, None, None, self.clock, every_s, lambda: self.device.is_idle
+        )
 
     async def _run(self, device, cache, folder):
         self.runs += 1
@@ -121,6 +126,84 @@ def test_canary_stands_aside_for_a_lease_and_is_due_again(story):
         story.gate = None
         assert await story.health.check() == GOOD
         assert story.runs == 2
+
+    asyncio.run(tell())
+
+
+def test_canary_does_not_begin_on_a_device_that_was_given_away_while_its_driver_looked(story):
+    story.device.on_check = lambda: setattr(story.device, "is_idle", False)
+    assert story.check() is None
+    assert story.runs == 0
+    assert story.health.recheck_s() == health.RECHECK_SICK_S, "it is still due"
+    story.device.on_check = lambda: None
+    story.device.is_idle = True
+    assert story.check() == GOOD
+    assert story.runs == 1
+
+
+class Worker:
+    """A worker whose end waits for the test."""
+
+    def __init__(self, error=None):
+        self.error, self.gate, self.calls = error, asyncio.Event(), []
+
+    async def child(self):
+        self.calls.append("child")
+        if self.error is not None:
+            raise self.error
+
+    async def ask(self, *request):
+        await asyncio.Event().wait()
+
+    async def kill(self):
+        self.calls.append("kill")
+        await self.gate.wait()
+        self.calls.append("gone")
+
+    def close(self):
+        self.calls.append("close")
+
+
+@pytest.fixture
+def run_canary(monkeypatch, tmp_path):
+    """Begin a canary on a worker that is the test's."""
+    about = DRIVERS["cpu"]("").describe()
+
+    def begin(worker):
+        monkeypatch.setattr(canary, "SessionWorker", lambda *_: worker)
+        device = SimpleNamespace(description=about)
+        return asyncio.ensure_future(canary.run_canary(device, None, tmp_path))
+
+    return begin
+
+
+def test_canary_that_is_told_twice_to_stand_aside_still_ends_its_worker(run_canary):
+    async def tell():
+        worker = Worker()
+        running = run_canary(worker)
+        while "child" not in worker.calls:
+            await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            running.cancel()
+        await asyncio.sleep(0.01)
+        assert not running.done(), "its worker is not gone"
+        worker.gate.set()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        assert worker.calls == ["child", "kill", "gone", "close"]
+
+    asyncio.run(tell())
+
+
+def test_canary_that_the_disk_has_no_room_for_says_so_and_does_not_end_the_agent(run_canary):
+    async def tell():
+        worker = Worker(OSError(28, "No space left on device"))
+        worker.gate.set()
+        cause = await run_canary(worker)
+        assert "No space left on device" in cause
+        assert "look at the agent's disk" in cause
+        assert worker.calls[-1] == "close"
 
     asyncio.run(tell())
 
