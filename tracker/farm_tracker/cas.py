@@ -254,28 +254,35 @@ class BlobStore:
             )
 
     def _make_room(self, digest: Digest, pinned: frozenset[str]) -> None:
-        """Evict what is needed least until a blob has room; raise StoreFull if it cannot have it."""
+        """Evict what is needed least until a blob has room; raise StoreFull if it cannot have it, and evict nothing."""
         lacking_bytes = self._lacking(digest)
         if lacking_bytes <= 0:  # another has made room meanwhile
             return
-        wanted, freed = lacking_bytes + int(self.limit_bytes * MORE_ROOM), Evicted(0, 0)
+        wanted, victims = lacking_bytes + int(self.limit_bytes * MORE_ROOM), Evicted(0, 0)
+        names = []
         for name, size_bytes in self._index.unused_since(self._clock.now() - self._hold_s):
-            if freed.size_bytes >= wanted:
+            if victims.size_bytes >= wanted:
                 break
             if name not in pinned:
-                _path(self.blobs, name).unlink(missing_ok=True)
-                self._index.drop(name)
-                freed = Evicted(freed.blobs + 1, freed.size_bytes + size_bytes)
-        self._evicted = Evicted(
-            self._evicted.blobs + freed.blobs, self._evicted.size_bytes + freed.size_bytes
-        )
-        log.info("evicted blobs=%d size_bytes=%d", freed.blobs, freed.size_bytes)
+                names.append(name)
+                victims = Evicted(victims.blobs + 1, victims.size_bytes + size_bytes)
+        if victims.size_bytes >= lacking_bytes:  # else they would go for nothing
+            self._evict(names, victims)
         if self._lacking(digest) > 0:
             raise StoreFull(
                 f"blob {digest}: no room in the store ({self._index.used_bytes} bytes in use, limit "
                 f"{self.limit_bytes or 'the disk'}); the rest is needed by builds, jobs, kept results, or was used in "
                 f"the last {self._hold_s:g} s; retry later, or raise the limit (`farm up --store-limit`)"
             )
+
+    def _evict(self, names: Iterable[str], facts: Evicted) -> None:
+        for name in names:
+            _path(self.blobs, name).unlink(missing_ok=True)
+            self._index.drop(name)
+        self._evicted = Evicted(
+            self._evicted.blobs + facts.blobs, self._evicted.size_bytes + facts.size_bytes
+        )
+        log.info("evicted blobs=%d size_bytes=%d", facts.blobs, facts.size_bytes)
 
     def _lacking(self, digest: Digest) -> int:
         """Return how many bytes have to go before a blob has room."""

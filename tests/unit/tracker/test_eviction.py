@@ -112,13 +112,24 @@ def test_uploads_under_way_count_and_give_their_room_back(open_store, clock):
             store.put(content(2, 5000))
         assert store.usage().claimed_bytes == 6000
         writer.commit()
-        assert (store.usage().claimed_bytes, store.usage().used_bytes) == (0, 6000)
-    assert not store.has(
-        old
-    )  # evicted for the one that was refused too: it was asked for in earnest
+        assert (store.usage().claimed_bytes, store.usage().used_bytes) == (0, 7000)
+    assert store.has(old), "nothing goes for what is refused anyway"
     with BlobWriter(store, digest_of(b"given up")):
         assert store.usage().claimed_bytes == 8
     assert store.usage().claimed_bytes == 0
+
+
+def test_blob_that_can_never_have_room_evicts_nothing(open_store, clock):
+    store = open_store()
+    pinned, *others = [store.put(content(number, 2000)) for number in range(4)]
+    store.pinned = lambda: {pinned.sha256}
+    clock.at += HOLD_S + 1
+    for size in (LIMIT + 1, LIMIT - 1999):
+        with pytest.raises(StoreFull):
+            store.put(content(9, size))
+    assert store.usage().evicted.blobs == 0
+    store.put(content(9, LIMIT - 2000))
+    assert store.missing([pinned, *others]) == others
 
 
 def test_store_remembers_the_order_of_use_over_a_restart(open_store, clock):
