@@ -8,10 +8,11 @@ Invariant: the state is what the trace makes of the function; a refused step cha
 
 from __future__ import annotations
 
+import copy
 import inspect
 import keyword
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from farm.errors import ScheduleError
 from farm.ir.function import Function
@@ -55,6 +56,12 @@ class Recorder:
         """The steps so far."""
         return Trace(tuple(self._steps))
 
+    def copy(self) -> Self:
+        """Return a schedule with the same steps, which can go on by itself."""
+        made = copy.copy(self)
+        made._steps, made._names = list(self._steps), set(self._names)
+        return made
+
     def block_names(self) -> list[str]:
         """Return the names of all blocks, in program order."""
         return [leaf.name for leaf in self._state.all_leaves()]
@@ -62,6 +69,10 @@ class Recorder:
     def block(self, name: str) -> Leaf:
         """Return a block's definition, to look at."""
         return self._state.leaf(name)[0]
+
+    def extent_of(self, loop: Loop) -> int:
+        """Return how many iterations a loop has."""
+        return self._state.loop(str(loop))[0].extent
 
     def __str__(self) -> str:
         """Return the printed function, without the newline at its end."""

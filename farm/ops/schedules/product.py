@@ -14,7 +14,13 @@ BLOCK = 28  # tiles of rows that stay in the second
 
 
 def schedule_product(
-    sch: Schedule, block: str, machine: Machine, sizes: tuple[int, int, int], size_bytes: int
+    sch: Schedule,
+    block: str,
+    machine: Machine,
+    sizes: tuple[int, int, int],
+    size_bytes: int,
+    *,
+    transposed: bool = False,
 ) -> None:
     """Schedule ``c[i, j] += a[i, k] * b[k, j]`` in loops i, j, k.
 
@@ -22,6 +28,8 @@ def schedule_product(
     ----------
     sizes
         Extents of the three loops.
+    transposed
+        Whether the second operand is ``b[j, k]``.
 
     Raises
     ------
@@ -32,7 +40,9 @@ def schedule_product(
     m, _, depth = sizes
     sch.fast_math(contract=True)
     packed = sch.cache_read(block, 1)
-    sch.transform_layout(packed, ("write", 0), f"lambda k, j: (j // {columns}, k, j % {columns})")
+    given = "j, k" if transposed else "k, j"
+    layout = f"lambda {given}: (j // {columns}, k, j % {columns})"
+    sch.transform_layout(packed, ("write", 0), layout)
     sch.vectorize(sch.get_loops(packed)[-1])
     i, j, k = sch.get_loops(block)
     sch.split(j, [None, columns])

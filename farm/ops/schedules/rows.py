@@ -27,7 +27,7 @@ def schedule_elementwise(
     if not loops or extent < 2:
         return
     wide = lanes * UNROLL
-    if extent <= wide:
+    if extent <= 2 * wide:
         sch.vectorize(loops[-1])
         return
     width = wide if extent % wide == 0 else lanes

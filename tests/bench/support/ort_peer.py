@@ -26,9 +26,8 @@ class Peers:
         return self._node("MatMulInteger", {"a": a}, {"b": b})
 
     def conv(self, x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], groups: int) -> Call | None:
-        """Return a 3x3 convolution padded by 1, without a batch."""
-        call = self._node("Conv", {"x": x[None]}, {"w": w}, pads=[1, 1, 1, 1], group=groups)
-        return None if call is None else lambda: call()[0]
+        """Return a 3x3 convolution padded by 1."""
+        return self._node("Conv", {"x": x}, {"w": w}, pads=[1, 1, 1, 1], group=groups)
 
     def softmax(self, x: np.ndarray[Any, Any]) -> Call | None:
         """Return the softmax of rows."""

@@ -34,6 +34,8 @@ def test_every_method_that_rewrites_has_an_example() -> None:
     assert without == [
         "block",
         "block_names",
+        "copy",
+        "extent_of",
         "fast_math",
         "get_block",
         "get_consumers",
