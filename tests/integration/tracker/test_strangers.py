@@ -13,18 +13,20 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import grpc
 import pytest
 
 from farm.api.v1 import device_pb2, device_pb2_grpc
 from farm.errors import Cancelled, FarmError, TrackerUnreachable, Unauthenticated
-from farm.rpc import Credentials, channel, credentials, error_from_rpc
+from farm.rpc import Credentials, channel, channels, credentials, error_from_rpc
 from farm.rpc.channels import (
     HANDSHAKE_S,
     MAX_MESSAGE_BYTES,
     MAX_REQUEST_METADATA_BYTES,
     MAX_STREAMS,
+    channel_options,
 )
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -124,9 +126,14 @@ def send(opened, data):
 
 
 def stranger(tracker):
-    """Open a channel without a token."""
+    """Open a channel without a token, on a connection of its own as if from a process of its own.
+
+    In one process, gRPC lets plaintext channels to one address share a connection, and with it its limit of calls.
+    """
     ca = credentials.load(tracker.address).ca
-    return channel(tracker.address, credentials=Credentials("", ca))
+    options = [*channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+    with mock.patch.object(channels, "channel_options", return_value=options):
+        return channel(tracker.address, credentials=Credentials("", ca))
 
 
 def garbage(tracker):
