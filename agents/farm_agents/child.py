@@ -44,6 +44,8 @@ class Child:
         Whether it works for somebody; else it waits for its configuration.
     exceeded
         Set with `exited`: the limit of the sandbox that it passed, such as ``{"limit": "memory"}``.
+    unheard
+        Whether it was gone before it had read all that was sent: what was asked last was never begun.
     """
 
     number: int
@@ -55,6 +57,7 @@ class Child:
     output: OutputLog | None = None
     given: bool = False
     exceeded: Mapping[str, str] = field(default_factory=dict)
+    unheard: bool = False
     _out: Path | None = None
     _told: bool = False
     _ending: asyncio.Task[None] | None = None
@@ -106,10 +109,12 @@ class Child:
 
     async def send(self, data: bytes) -> None:
         """Send one frame; a child that is gone is seen when its answer is read."""
-        with contextlib.suppress(ConnectionError):
+        try:
             for part in frame_parts(data):
                 self.writer.write(part)
             await self.writer.drain()
+        except ConnectionError:
+            self.unheard = True
 
     async def receive(self) -> bytes | None:
         """Return the next frame, or None when the child has closed its channel.
@@ -119,7 +124,11 @@ class Child:
         InfrastructureError
             The frame is over the limit.
         """
-        return await read_frame_async(self.reader)
+        frame = await read_frame_async(self.reader)
+        # The kernel tells by a reset that the other end went away with something unread, else by a plain end.
+        if frame is None and isinstance(self.reader.exception(), ConnectionError):
+            self.unheard = True
+        return frame
 
     def open_result(self, digest: Digest) -> int:
         """Open a file that the child left in its folder of results, and remove it there; return the descriptor.

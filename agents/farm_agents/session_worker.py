@@ -46,6 +46,8 @@ class SessionWorker:
         Whether there was ever a worker, and so the folder.
     crashed
         Whether one crashed or was killed at a limit.
+    begun
+        Whether the last request came to a worker as a whole; else its file of replies is of an earlier one.
     """
 
     device: LocalDevice
@@ -54,6 +56,7 @@ class SessionWorker:
     loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
     used: bool = False
     crashed: bool = False
+    begun: bool = False
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
@@ -149,8 +152,11 @@ class SessionWorker:
         ------
         TimeLimit, KernelCrashed
             The worker was killed at the limit, or died; it is gone with everything that it started.
+        InfrastructureError
+            It was ended from outside: its zygote is gone, or it was before it could begin with the request.
         """
         what = _describe(request)
+        self.begun = True
         try:
             async with asyncio.timeout(limit_s):
                 await child.send(request.SerializeToString())
@@ -175,7 +181,12 @@ class SessionWorker:
 
     async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
         self.crashed = True
+        self.begun = not child.unheard
         facts = describe_status(await self.kill()) | dict(child.exceeded)
+        if child.unheard:
+            return InfrastructureError(
+                f"{what}: the worker was ended before it began; nothing was called, call again"
+            )
         if not child.zygote.alive:
             return InfrastructureError(f"{what}: the worker was ended from outside; call again")
         if facts.get("signal") == "SIGXCPU":
