@@ -3,7 +3,7 @@
 Promised: a full disk on an agent is the farm's fault, never the kernel's; the work is tried elsewhere, and no torn file
 is left. On a tracker's full disk new jobs are refused with STORE_FULL, while results still commit; what has no room yet
 stays with its agent. A damaged or lost blob is found by its digest: it is fetched again where a good one is, else the
-work fails by the farm's fault, and a build's cache does not count it.
+work fails by the farm's fault, and a build's cache does not count it: what is built again is replaced at once.
 Seen here: outcomes, attempts and errors as clients get them, every file of the caches against its name, and the rows of
 the kernels' own witness.
 """
@@ -207,9 +207,6 @@ def test_build_whose_cached_module_is_damaged_is_built_again(running, client, pr
             {TARGET: [function(shift)]}, progress=lambda news: cached.append(news.cached)
         )
 
-    for _ in range(2 if damage is flip else 0):  # each is seen when it is read, and is gone then
-        with pytest.raises(InfrastructureError, match="corrupt"):
-            build()
     assert build().digest == artifact.digest
     assert False in cached  # compiled again
     assert torn(running.root / "tracker") == []

@@ -261,12 +261,11 @@ class Builds:
         """Return what need not be compiled: built by what the farm would build it with now, and complete."""
         found = await self._tracker.lookup(items)
         fresh = [entry for entry in found if self._is_current(entry)]
-        absent = set(
-            await asyncio.to_thread(self._blobs.missing, [it.module.object for it in fresh])
-        )
+        objects = dict.fromkeys(it.module.object for it in fresh)
+        whole = await asyncio.to_thread(lambda: set(filter(self._blobs.holds, objects)))
         chosen: dict[UnitSpec, CacheEntry] = {}
         for entry in fresh:
-            if entry.module.object not in absent:
+            if entry.module.object in whole:
                 chosen.setdefault(entry.spec, entry)
         return chosen
 

@@ -11,6 +11,7 @@ goes first. Eviction is the removal of a file, so that a crash leaves the store 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -127,6 +128,27 @@ class BlobStore:
                 return False
         return size_bytes == digest.size_bytes
 
+    def holds(self, digest: Digest) -> bool:
+        """Tell whether the blob is here and whole, by reading it; one that is damaged is removed. Blocking.
+
+        For whoever can give the bytes again: reading costs less than writing, and much less than a failure later.
+        """
+        if not self.has(digest):
+            return False
+        sha256, size_bytes = hashlib.sha256(), 0
+        try:
+            with self.path(digest).open("rb") as file:
+                while chunk := _read_chunk(file, sha256):
+                    size_bytes += len(chunk)
+                self._check(digest, Digest(sha256.hexdigest(), size_bytes), file)
+        except OSError as error:  # evicted meanwhile, or the disk cannot read it
+            log.warning("blob %s: cannot be read (%s); to be written again", digest, error)
+            return False
+        except BlobCorrupt as error:
+            log.warning("%s", error.message)
+            return False
+        return True
+
     def missing(self, digests: Iterable[Digest]) -> list[Digest]:
         """Return those that are absent, in the order given, without repeats. Blocking."""
         return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
@@ -185,10 +207,10 @@ class BlobStore:
             )
 
     def put(self, data: bytes) -> Digest:
-        """Store some bytes and return their digest. Blocking; raises StoreFull."""
+        """Store some bytes and return their digest; what is there damaged is replaced. Blocking; raises StoreFull."""
         digest = digest_of(data)
         self.check_size(digest)
-        if not self.has(digest):
+        if not self.holds(digest):
             with BlobWriter(self, digest) as writer:
                 for chunk in chunks_of(data):
                     writer.feed(chunk)
@@ -207,10 +229,12 @@ class BlobStore:
         """
         self.has(digest)  # so that it stays
         try:
-            data = self.path(digest).read_bytes()
+            file = self.path(digest).open("rb")
         except FileNotFoundError:
             raise _absent(digest) from None
-        self._check(digest, digest_of(data))
+        with file:
+            data = file.read()
+            self._check(digest, digest_of(data), file)
         return data
 
     async def read(self, digest: Digest) -> AsyncIterator[bytes]:
@@ -240,15 +264,19 @@ class BlobStore:
                     held = chunk
             finally:  # also of one that was cancelled: the file is closed next
                 await finish(asyncio.wait([reading]))
-            self._check(digest, Digest(sha256.hexdigest(), size_bytes))
+            self._check(digest, Digest(sha256.hexdigest(), size_bytes), file)
             if held is not None:
                 yield held
 
-    def _check(self, digest: Digest, has: Digest) -> None:
+    def _check(self, digest: Digest, has: Digest, file: IO[bytes]) -> None:
+        """Remove a blob whose file, which was read and is still open, is not what its name says, and say so."""
         if has != digest:
-            with self._lock:
-                self.path(digest).unlink(missing_ok=True)
-                self._index.drop(digest.sha256)
+            path = self.path(digest)
+            with self._lock, contextlib.suppress(FileNotFoundError):
+                # Unless somebody has put a whole one there meanwhile.
+                if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    path.unlink()
+                    self._index.drop(digest.sha256)
             raise BlobCorrupt(
                 f"blob {digest}: corrupt in the store (it is {has}), removed; send it again"
             )

@@ -63,6 +63,46 @@ def test_store_removes_a_corrupt_blob_when_it_is_read(store, damage, how):
         read(digest)
 
 
+@pytest.mark.parametrize("data", [b"here", bytes(3 << 20)], ids=["short", "long"])
+@pytest.mark.parametrize("damage", ["changed", "cut", "longer", "gone"])
+def test_store_replaces_a_damaged_blob_when_it_is_put_again(store, data, damage):
+    digest = store.put(data)
+    hurt = {"changed": data[:-1] + b"!", "cut": data[:-1], "longer": data + b"!"}
+    if damage == "gone":
+        store.path(digest).unlink()
+    else:
+        store.path(digest).write_bytes(hurt[damage])
+    assert not store.holds(digest)
+    assert store.put(data) == digest
+    assert store.holds(digest)
+    assert store.get(digest) == data
+    assert (store.usage().blobs, store.usage().used_bytes) == (1, len(data))
+
+
+def test_reader_of_a_damaged_blob_leaves_the_one_that_has_replaced_it(store):
+    data = bytes(3 << 20)
+    digest = store.put(data)
+    store.path(digest).write_bytes(data[:-1] + b"!")
+
+    async def read():
+        reading = store.read(digest)
+        await anext(reading)
+        store.put(data)
+        with pytest.raises(BlobCorrupt):
+            async for _ in reading:
+                pass
+
+    asyncio.run(read())
+    assert store.get(digest) == data
+
+
+def test_store_does_not_write_a_whole_blob_again(store):
+    digest = store.put(b"here")
+    before = store.path(digest).stat().st_ino
+    store.put(b"here")
+    assert store.path(digest).stat().st_ino == before
+
+
 def test_store_never_gives_the_last_chunk_of_a_corrupt_blob(store):
     data = bytes(3 << 20)
     digest = store.put(data)

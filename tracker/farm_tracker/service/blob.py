@@ -63,7 +63,7 @@ class BlobService:
             if fields is None:
                 raise InvalidInput("blob: a stream without a digest; send it first")
             digest = checked_digest(self._blobs, digest_from_proto(fields.digest))
-            if self._blobs.has(digest):
+            if await asyncio.to_thread(self._blobs.holds, digest):
                 return blob_pb2.WriteResponse(stored_bytes=0)
             await self._store(digest, data, request_iterator)
             return blob_pb2.WriteResponse(stored_bytes=digest.size_bytes)
