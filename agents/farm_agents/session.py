@@ -267,7 +267,7 @@ class Session:
         except (KernelCrashed, TimeLimit, InfrastructureError) as failure:
             reply = session_pb2.SessionReply(seq=request.seq)
             reply.packed.error.CopyFrom(error_to_proto(failure))
-            done = reply.packed.done = read_made(fd) if self._worker.begun else 0
+            done = reply.packed.done = read_made(fd)
         if done > len(packed.order):
             raise KernelCrashed("packed: the kernel forged the worker's replies; fix it")
         size_bytes = output_bytes(packed, done)
@@ -290,8 +290,7 @@ class Session:
                 return reply
         except (KernelCrashed, TimeLimit, InfrastructureError) as failure:
             reply, error = session_pb2.SessionReply(seq=request.seq), failure
-        replies = read_replies(fd) if self._worker.begun else b""
-        done = batch_reply(replies, len(request.batch.calls))
+        done = batch_reply(read_replies(fd), len(request.batch.calls))
         if error is not None:
             reply.batch.error.CopyFrom(error_to_proto(error))
         reply.batch.MergeFrom(done)

@@ -46,8 +46,6 @@ class SessionWorker:
         Whether there was ever a worker, and so the folder.
     crashed
         Whether one crashed or was killed at a limit.
-    begun
-        Whether the last request came to a worker as a whole; else its file of replies is of an earlier one.
     """
 
     device: LocalDevice
@@ -56,7 +54,6 @@ class SessionWorker:
     loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
     used: bool = False
     crashed: bool = False
-    begun: bool = False
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
@@ -156,7 +153,6 @@ class SessionWorker:
             It was ended from outside: its zygote is gone, or it was before it could begin with the request.
         """
         what = _describe(request)
-        self.begun = True
         try:
             async with asyncio.timeout(limit_s):
                 await child.send(request.SerializeToString())
@@ -181,7 +177,6 @@ class SessionWorker:
 
     async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
         self.crashed = True
-        self.begun = not child.unheard
         facts = describe_status(await self.kill()) | dict(child.exceeded)
         if child.unheard:
             return InfrastructureError(
