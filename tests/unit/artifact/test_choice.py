@@ -9,10 +9,12 @@ import pytest
 from farm.artifact import Artifact, assemble, choose
 from farm.artifact.choice import choose_private, missing
 from farm.errors import HostMismatch, NoVariant
+from farm.target.cpus import cpu_features
 
 V1 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64"
 V3 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
 ZEN = "llvm -mtriple=x86_64-linux-gnu -mcpu=znver3"
+BULLDOZER = "llvm -mtriple=x86_64-linux-gnu -mcpu=bdver2"
 ARM = "llvm -mtriple=aarch64-linux-gnu -mcpu=generic"
 EA16, EA8 = "ea -config=ea16", "ea -config=ea8"
 PLAIN = {"arch:x86_64"}
@@ -30,11 +32,19 @@ def test_best_slice_that_the_device_supports_is_chosen(make):
     assert chosen(artifact, [V3], PLAIN) == {"f": (V1, None), "g": (V1, None)}
 
 
-def test_named_cpu_needs_that_cpu_or_the_wildcard(make):
-    artifact = assemble(V1, [make("f", V1), make("f", ZEN)])
+def test_a_cpu_whose_features_are_not_listed_needs_that_cpu_or_the_wildcard(make):
+    artifact = assemble(V1, [make("f", V1), make("f", BULLDOZER)])
     assert chosen(artifact, [V1], PLAIN) == {"f": (V1, None)}
-    for extra in ("cpu:znver3", "cpu:*"):
-        assert chosen(artifact, [V1], PLAIN | {extra}) == {"f": (ZEN, None)}
+    for extra in ("cpu:bdver2", "cpu:*"):
+        assert chosen(artifact, [V1], PLAIN | {extra}) == {"f": (BULLDOZER, None)}
+
+
+def test_a_cpu_whose_features_are_listed_needs_those_whatever_its_name(make):
+    artifact = assemble(V1, [make("f", V1), make("f", ZEN)])
+    features = {f"cpu-feature:{name}" for name in cpu_features("x86_64", "znver3")}
+    assert chosen(artifact, [V1], PLAIN | features) == {"f": (ZEN, None)}
+    for name in features:
+        assert chosen(artifact, [V1], (PLAIN | features) - {name}) == {"f": (V1, None)}
 
 
 def test_accelerator_is_preferred_with_its_host_stub(make):
