@@ -198,6 +198,8 @@ class Tracker:
             None that matches runs one of the variants, if there are any.
         DeviceBusy
             None became free in time.
+        QuotaExceeded
+            It would have to wait, and the account has as much waiting as it may.
         """
         lease_id = LeaseId(self.ids("lease"))
         waiter: asyncio.Future[GrantLease] = asyncio.get_running_loop().create_future()

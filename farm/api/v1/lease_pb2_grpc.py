@@ -56,7 +56,8 @@ class LeaseServiceServicer(object):
 
     def Acquire(self, request, context):
         """Wait for a device that matches and take it. FAILED_PRECONDITION (NOBODY_CAN_SERVE): no device of the farm could
-        ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time.
+        ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time;
+        (QUOTA_EXCEEDED): none is free, and the account has as much waiting as it may.
         Cancelling the call takes the request out of the queue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -33,7 +33,8 @@ class LeaseServiceStub:
     def __new__(cls, channel: _aio.Channel) -> LeaseServiceAsyncStub: ...
     Acquire: _grpc.UnaryUnaryMultiCallable[_lease_pb2.AcquireRequest, _lease_pb2.AcquireResponse]
     """Wait for a device that matches and take it. FAILED_PRECONDITION (NOBODY_CAN_SERVE): no device of the farm could
-    ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time.
+    ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time;
+    (QUOTA_EXCEEDED): none is free, and the account has as much waiting as it may.
     Cancelling the call takes the request out of the queue.
     """
     Renew: _grpc.UnaryUnaryMultiCallable[_lease_pb2.RenewRequest, _lease_pb2.RenewResponse]
@@ -46,7 +47,8 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Acquire: _aio.UnaryUnaryMultiCallable[_lease_pb2.AcquireRequest, _lease_pb2.AcquireResponse]  # type: ignore[assignment]
     """Wait for a device that matches and take it. FAILED_PRECONDITION (NOBODY_CAN_SERVE): no device of the farm could
-    ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time.
+    ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time;
+    (QUOTA_EXCEEDED): none is free, and the account has as much waiting as it may.
     Cancelling the call takes the request out of the queue.
     """
     Renew: _aio.UnaryUnaryMultiCallable[_lease_pb2.RenewRequest, _lease_pb2.RenewResponse]  # type: ignore[assignment]
@@ -62,7 +64,8 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_lease_pb2.AcquireResponse, _abc.Awaitable[_lease_pb2.AcquireResponse]]:
         """Wait for a device that matches and take it. FAILED_PRECONDITION (NOBODY_CAN_SERVE): no device of the farm could
-        ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time.
+        ever match; the message names the nearest labels. RESOURCE_EXHAUSTED (DEVICE_BUSY): none became free in time;
+        (QUOTA_EXCEEDED): none is free, and the account has as much waiting as it may.
         Cancelling the call takes the request out of the queue.
         """
 

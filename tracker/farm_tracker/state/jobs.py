@@ -21,7 +21,6 @@ from farm.errors import (
     InfrastructureError,
     InvalidInput,
     KernelFailed,
-    QuotaExceeded,
     TimeLimit,
     error_class,
 )
@@ -73,12 +72,7 @@ def submit(draft: Draft, event: JobSubmitted) -> None:
         raise InvalidInput(f"job {event.job_id}: exists already; use a fresh id")
     if not event.wait_for_device:
         leases.check_can_serve(draft, demand_of(event.selector, event.variants))
-    known_account = scheduling.account(draft, event.account)
-    waiting = known_account.queued
-    if waiting >= known_account.max_queued(draft.limits):
-        raise QuotaExceeded(
-            f"account {event.account}: {waiting} requests wait already, its limit; wait until some end"
-        )
+    scheduling.check_may_wait(draft, event.account)
     job = _new_job(draft, event)
     draft.run_jobs[job.job_id] = _moved(draft, job, Trigger.ENQUEUE, "submitted")
     scheduling.join(draft, job)

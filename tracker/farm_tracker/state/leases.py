@@ -61,8 +61,10 @@ def request(draft: Draft, event: LeaseRequested) -> None:
         queued_at=draft.now,
         variants=event.variants,
     )
-    if event.wait_s <= 0 and scheduling.free_device(draft, lease) is None:
-        raise _busy(draft, lease)
+    if scheduling.free_device(draft, lease) is None:
+        if event.wait_s <= 0:
+            raise _busy(draft, lease)
+        scheduling.check_may_wait(draft, event.account)
     draft.leases[lease.lease_id] = lease
     scheduling.join(draft, lease)
 

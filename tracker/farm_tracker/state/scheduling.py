@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farm.core.values import replace
+from farm.errors import QuotaExceeded
 from farm_tracker.state.account import Account
 from farm_tracker.state.queue import same_to_demands
 from farm_tracker.state.run import RunJob
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 def account(draft: Draft, name: str) -> Account:
     """Return an account; one that is unknown has used nothing."""
     return draft.accounts.get(name) or Account(name, usage_at=draft.now)
+
+
+def check_may_wait(draft: Draft, name: str) -> None:
+    """Raise QuotaExceeded if an account has as much waiting as it may."""
+    known = account(draft, name)
+    if known.queued >= known.max_queued(draft.limits):
+        raise QuotaExceeded(
+            f"account {name}: {known.queued} requests wait already, its limit; wait until some end"
+        )
 
 
 def join(draft: Draft, entity: Lease | RunJob) -> None:

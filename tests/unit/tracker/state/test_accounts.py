@@ -53,6 +53,15 @@ def test_account_with_a_limit_of_what_waits_is_refused(limited):
     world.happen(world.job("a0"))
     with pytest.raises(QuotaExceeded, match="account alice: 1 requests wait already"):
         world.happen(world.job("a1"))
+    with pytest.raises(QuotaExceeded, match="account alice: 1 requests wait already"):
+        world.happen(replace(world.request("l"), account="alice"))
+    world.happen(AccountLimited("alice", AccountLimits(held=1, queued=0)))
+    assert world.run_job("a0").state == "RUNNING"
+    with pytest.raises(DeviceBusy):
+        world.happen(replace(world.request("l", wait_s=0.0), account="alice"))
+    world.happen(AccountLimited("alice", AccountLimits(queued=0)))
+    world.happen(replace(world.request("l"), account="alice"))
+    assert world.state.leases["l"].state == "GRANTED", "it did not have to wait"
 
 
 def test_account_that_used_its_budget_waits_for_the_next_window(limited):
