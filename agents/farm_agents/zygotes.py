@@ -175,7 +175,7 @@ class Zygote:
             task = self._spares[0]
             try:
                 child = await asyncio.shield(task)
-            except InfrastructureError:
+            except Exception:  # such as no descriptor left: the next one may be made
                 self._spares.remove(task)
                 raise
             if child.usable:
