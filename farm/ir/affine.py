@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from farm.ir.bounds import Facts, Interval, interval
 from farm.ir.dtype import DType
@@ -61,14 +62,19 @@ class Affine:
     constant: int
 
     def __add__(self, other: Affine) -> Affine:
-        return _make((*self.terms, *other.terms), self.constant + other.constant)
+        constant = self.constant + other.constant
+        if not self.terms or not other.terms:
+            return Affine(self.terms or other.terms, constant)
+        return _make((*self.terms, *other.terms), constant)
 
     def __sub__(self, other: Affine) -> Affine:
         return self + other.scaled(-1)
 
     def scaled(self, factor: int) -> Affine:
         """Return the form times a number."""
-        return _make([(d, k * factor) for d, k in self.terms], self.constant * factor)
+        if factor == 0:
+            return Affine((), 0)
+        return Affine(tuple((d, k * factor) for d, k in self.terms), self.constant * factor)
 
     def divided(self, divisor: int) -> Affine | None:
         """Return the form divided by a positive number, rounded down; None if that has no form."""
@@ -160,6 +166,7 @@ def constant(value: int) -> Affine:
     return Affine((), value)
 
 
+@lru_cache(maxsize=4096)
 def variable(var: Var, extent: int) -> Affine:
     """Return the form of a loop variable in ``[0, extent)``."""
     return _make([(Digit(var, extent, 1, extent), 1)], 0)

@@ -25,7 +25,7 @@ from farm.ir.expr import Expr, Var
 from farm.ir.printer import print_expr
 from farm.ir.stmt import For
 from farm.schedule.block import Leaf, substitute
-from farm.schedule.tree import Place, extents_of
+from farm.schedule.tree import Place
 
 
 class Order(enum.Enum):
@@ -68,28 +68,46 @@ def accesses(places: Sequence[Place]) -> list[Access]:
     found = []
     for place in places:
         leaf = place.node
-        if not isinstance(leaf, Leaf):
-            continue
-        extents, bound = extents_of(place.loops), leaf.bound
-
-        def make(
-            buffer: str,
-            indices: tuple[Expr, ...],
-            is_write: bool,
-            leaf: Leaf = leaf,
-            place: Place = place,
-            bound: Mapping[Var, Expr] = bound,
-            extents: Mapping[Var, int] = extents,
-        ) -> Access:
-            index = tuple(substitute(each, bound) for each in indices)
-            forms = tuple(affine(each, extents) for each in index)
-            return Access(leaf, place.loops, place.path, buffer, index, forms, is_write)
-
-        found.append(make(leaf.buffer.name, leaf.indices, True))
-        if leaf.reduction is not None:
-            found.append(make(leaf.buffer.name, leaf.indices, False))
-        found.extend(make(load.buffer.name, load.indices, False) for load in leaf.reads())
+        if isinstance(leaf, Leaf):
+            found += [
+                Access(leaf, place.loops, place.path, *each)
+                for each in _own(leaf, tuple((x.var, x.extent) for x in place.loops))
+            ]
     return found
+
+
+_Made = tuple[str, tuple[Expr, ...], tuple[Affine | None, ...], bool]
+_Extents = tuple[tuple[Var, int], ...]
+_KEPT = 1024
+_known: dict[tuple[int, _Extents], tuple[Leaf, tuple[_Made, ...]]] = {}
+"""What blocks access, by their identity: comparing blocks takes longer than analysing them. Holding each keeps its
+identity from being used again."""
+
+
+def _own(leaf: Leaf, extents: _Extents) -> tuple[_Made, ...]:
+    """Return buffer, index, forms, and whether it is a store, of each access of a block inside loops."""
+    key = (id(leaf), extents)
+    known = _known.get(key)
+    if known is None:
+        while len(_known) >= _KEPT:
+            _known.pop(next(iter(_known)), None)
+        known = _known[key] = (leaf, tuple(_analysed(leaf, dict(extents))))
+    return known[1]
+
+
+def _analysed(leaf: Leaf, extents: Mapping[Var, int]) -> Iterator[_Made]:
+    bound = leaf.bound
+
+    def made(buffer: str, indices: tuple[Expr, ...], is_write: bool) -> _Made:
+        index = tuple(substitute(each, bound) for each in indices)
+        return buffer, index, tuple(affine(each, extents) for each in index), is_write
+
+    store = made(leaf.buffer.name, leaf.indices, True)
+    yield store
+    if leaf.reduction is not None:
+        yield (*store[:3], False)
+    for load in leaf.reads():
+        yield made(load.buffer.name, load.indices, False)
 
 
 def conflicting(found: Sequence[Access]) -> Iterator[tuple[Access, Access]]:

@@ -67,8 +67,23 @@ def check_kinds(state: State) -> None:
     """
     for place in state.places():
         loop = place.node
-        if isinstance(loop, For) and loop.kind in (LoopKind.PARALLEL, LoopKind.VECTORIZED):
+        if not isinstance(loop, For):
+            continue
+        if loop.kind is LoopKind.PARALLEL:
             check_kind(state, place, loop.kind)
+        elif loop.kind is LoopKind.VECTORIZED:
+            # only loops around and blocks inside matter, so that each is checked once, not after every step
+            key = (id(loop), tuple((x.var, x.extent) for x in place.loops))
+            if key not in _vectors:
+                check_kind(state, place, loop.kind)
+                while len(_vectors) >= _KEPT:
+                    _vectors.pop(next(iter(_vectors)), None)
+                _vectors[key] = loop
+
+
+_KEPT = 1024
+_vectors: dict[tuple[int, tuple[tuple[Var, int], ...]], For] = {}
+"""Vectorized loops whose iterations are independent, by identity; holding each keeps that from being used again."""
 
 
 def check_kind(state: State, place: Place, kind: LoopKind) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from farm.errors import ScheduleError
 from farm.ir.affine import simplified
@@ -57,13 +58,21 @@ class State:
     inner: Mapping[str, Buffer] = field(default_factory=dict)
     scopes: Mapping[str, Scope] = field(default_factory=dict)
 
-    def places(self) -> Iterator[Place]:
-        """Yield every node, parents first, in program order."""
-        return _places(self.body, (), ())
+    @cached_property
+    def _every(self) -> tuple[Place, ...]:
+        return tuple(_places(self.body, (), ()))
 
-    def leaves(self) -> list[Place]:
+    @cached_property
+    def _leaves(self) -> tuple[Place, ...]:
+        return tuple(place for place in self._every if isinstance(place.node, Leaf))
+
+    def places(self) -> Sequence[Place]:
+        """Return every node, parents first, in program order."""
+        return self._every
+
+    def leaves(self) -> Sequence[Place]:
         """Return the blocks in program order."""
-        return [place for place in self.places() if isinstance(place.node, Leaf)]
+        return self._leaves
 
     def leaf(self, name: str) -> tuple[Leaf, Place]:
         """Return a block by name."""
@@ -75,7 +84,7 @@ class State:
 
     def all_leaves(self) -> list[Leaf]:
         """Return the blocks alone."""
-        return [place.node for place in self.places() if isinstance(place.node, Leaf)]
+        return [place.node for place in self._leaves if isinstance(place.node, Leaf)]
 
     def loop(self, name: str) -> tuple[For, Place]:
         """Return a loop by the name of its variable."""
