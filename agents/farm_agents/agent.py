@@ -20,6 +20,7 @@ from typing import Any
 
 from farm.api.v1 import agent_pb2, agent_pb2_grpc
 from farm.core.clock import Clock, SystemClock
+from farm.core.files import private_folder
 from farm.core.ids import AttemptId, DeviceId, Epoch, IdSource, random_id
 from farm.core.tasks import end_tasks
 from farm.errors import (
@@ -434,4 +435,4 @@ def _prepare_folders(spec: AgentSpec) -> None:
     for name in ("sessions", "builds", "canaries"):  # what an earlier process left is nobody's
         shutil.rmtree(spec.work_dir / name, ignore_errors=True)
     for name in ("cache", "logs", "sessions", "builds"):
-        (spec.work_dir / name).mkdir(parents=True, exist_ok=True)
+        private_folder(spec.work_dir / name)

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import agent_pb2
 from farm.core.digest import Digest, digest_of
-from farm.core.files import write_atomic
+from farm.core.files import private_folder, write_atomic
 from farm.core.ids import AttemptId
 from farm.core.wire import error_to_proto
 from farm.errors import DeviceLost, InfrastructureError
@@ -57,7 +57,7 @@ class Outbox:
         OSError
             The folder cannot be made or read.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
+        private_folder(self.root)
         found = []
         for path in sorted(self.root.iterdir()):
             if path.suffix != _RECORD or path.name.startswith("."):

@@ -32,6 +32,27 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder of the farm's own, with those above it, that no other user can look into; also if it exists.
+
+    What others made is left as it is.
+
+    Raises
+    ------
+    OSError
+        It cannot be made, or is no folder.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid == os.geteuid():
+        path.chmod(0o700)
+
+
+def private_file(path: Path) -> None:
+    """Make an empty file that no other user can read, or take their rights to one that exists; raises OSError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    path.chmod(0o600)
+
+
 def write_all(file: io.FileIO, data: bytes | memoryview) -> None:
     """Write all of `data` to a file that has no buffer; raises OSError if the disk is full."""
     left = memoryview(data)

@@ -12,6 +12,7 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
+from farm.core.files import private_folder
 from farm.errors import InvalidInput
 
 PARTS = ("tracker", "agents", "logs")
@@ -20,13 +21,15 @@ PARTS = ("tracker", "agents", "logs")
 def claim_folder(folder: Path) -> IO[bytes]:
     """Create the folder and its parts, and return its lock, which its user closes at the end.
 
+    No other user of the machine can look into the parts.
+
     Raises
     ------
     InvalidInput
         Another farm uses it: a second one would overwrite the logs of the first.
     """
     for name in PARTS:
-        (folder / name).mkdir(parents=True, exist_ok=True)
+        private_folder(folder / name)
     lock = (folder / "lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from farm.core.clock import SystemClock
 from farm.core.digest import Digest, digest_of
+from farm.core.files import private_folder
 from farm.core.limits import CHUNK_BYTES
 from farm.core.tasks import finish
 from farm.errors import BlobCorrupt, InvalidInput, NotFound, StoreFull
@@ -106,7 +107,7 @@ class BlobStore:
         self._claimed_bytes = 0
         self._evicted = Evicted(0, 0)
         for folder in (self.blobs, self.incoming):
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
         for left in self.incoming.iterdir():  # of a tracker that was killed while writing
             left.unlink()
         self._index = BlobIndex(self.blobs, self._clock)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 
+from farm.errors import InfrastructureError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Connection, Engine, Insert, Table
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DBAPIError, OperationalError
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=5000")
 _FULL = ("database or disk is full", "disk i/o error", "no space left on device")
@@ -61,6 +63,17 @@ def begin_alone(connection: Connection) -> Iterator[None]:
 def is_full(error: OperationalError) -> bool:
     """Tell whether a write failed for want of space (SQLite says I/O error when its log cannot grow)."""
     return any(text in str(error.orig).lower() for text in _FULL)
+
+
+def unreadable(engine: Engine, error: DBAPIError) -> InfrastructureError:
+    """Return what to tell of a database that cannot be opened; no password of its URL is in it."""
+    where = (
+        engine.url.database if engine.dialect.name == "sqlite" else engine.url.render_as_string()
+    )
+    return InfrastructureError(
+        f"store {where}: cannot be read ({str(error.orig).strip()[:200]}); restore it from a copy, correct its "
+        "rights, or use another data folder"
+    )
 
 
 def _set_pragmas(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's event

@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 1.0
 RESERVE_BYTES = 16 << 20
+LOCK = "tracker.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ async def serve(
     host = check_listen(address, tls=tls, insecure=insecure)
     clock = clock or SystemClock()
     folder = Path(data_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     async with contextlib.AsyncExitStack() as undo:
         lock = undo.enter_context(_lock_folder(folder))
         store = await asyncio.to_thread(Store, database or folder / "tracker.db", reserve_bytes)
@@ -257,8 +258,19 @@ def _bind(server: grpc.aio.Server, address: str, certificate: Certificate | None
     return port
 
 
+def _make_folder(folder: Path) -> None:
+    """Make the data folder, for its owner alone if it is new, and try to write to it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / LOCK).touch()
+    except OSError as error:
+        raise InfrastructureError(
+            f"data folder {folder}: cannot be used ({error.strerror}); correct its rights, or choose another"
+        ) from error
+
+
 def _lock_folder(folder: Path) -> IO[str]:
-    lock = (folder / "tracker.lock").open("w")
+    lock = (folder / LOCK).open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

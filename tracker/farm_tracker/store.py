@@ -9,18 +9,20 @@ Invariant: what `write` returned from survives a crash; epochs in the store neve
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import create_engine, func, select, tuple_
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import StaticPool
 
+from farm.core.files import private_file
 from farm.errors import InfrastructureError
 from farm_tracker import rows, run_rows
 from farm_tracker.crash_points import POINTS
-from farm_tracker.dialects import configure, is_full, upsert_of
+from farm_tracker.dialects import configure, is_full, unreadable, upsert_of
 from farm_tracker.migrations import bring_up_to_date
 from farm_tracker.reserve import Reserve
 from farm_tracker.state.model import LIVE_LEASES
@@ -111,9 +113,14 @@ class Store:
         self._reserve: Reserve | None = None
         if isinstance(where, Path) and reserve_bytes:
             self._reserve = Reserve(where.with_name(where.name + ".reserve"), reserve_bytes)
+        if isinstance(where, Path):
+            _hide(where)
         configure(self._engine)
         try:
             bring_up_to_date(self._engine, str(where))
+        except DBAPIError as error:
+            self._engine.dispose()
+            raise unreadable(self._engine, error) from error
         except BaseException:
             self._engine.dispose()
             raise
@@ -301,6 +308,19 @@ def _delete_some(connection: Connection, table: Table, is_old: ColumnElement[boo
         batch = tuple_(*keys).in_(found[start : start + LOOKUP_BATCH])
         connection.execute(table.delete().where(batch))
     return len(found)
+
+
+def _hide(path: Path) -> None:
+    """Let no other user read the database; the files that SQLite makes beside it get its rights."""
+    try:
+        private_file(path)
+        for end in ("-wal", "-shm"):  # of a tracker that was killed
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + end).chmod(0o600)
+    except OSError as error:
+        raise InfrastructureError(
+            f"store {path}: cannot be opened ({error.strerror}); correct its rights, or choose another folder"
+        ) from error
 
 
 def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) -> None:

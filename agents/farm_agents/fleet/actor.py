@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from farm.core.files import private_folder
 from farm.errors import Fenced
 
 
@@ -24,7 +25,7 @@ class AgentActor:
         self._displaced = ""
         self._stop: asyncio.Event | None = None
         log = self._spec.work_dir / "logs" / "agent.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log.parent)
         logging.basicConfig(
             filename=log,
             level=logging.INFO,

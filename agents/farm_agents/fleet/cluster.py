@@ -142,7 +142,8 @@ class Cluster:
                     num_gpus=0,
                     object_store_memory=OBJECT_STORE_BYTES,
                     resources=resources,
-                    _temp_dir=str(self._folder),
+                    # Ray lets every user write to its folder, so it has one inside ours.
+                    _temp_dir=str(self._folder / "r"),
                     _node_ip_address="127.0.0.1",
                 )
         except Exception as error:  # Ray raises whatever its parts raise

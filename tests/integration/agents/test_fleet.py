@@ -10,7 +10,9 @@ import contextlib
 import ipaddress
 import json
 import os
+import re
 import signal
+import stat
 import sys
 from pathlib import Path
 
@@ -46,6 +48,16 @@ def named(text):
         if text in line:
             found.append(pid)
     return found
+
+
+def folders_of_ray(pid):
+    """The folders in which the Ray below a process works: what its processes are told, without the parts of Ray."""
+    found = set()
+    for below in processes.descendants_of(pid):
+        with contextlib.suppress(OSError):
+            line = (Path("/proc") / str(below) / "cmdline").read_bytes().decode(errors="replace")
+            found |= set(re.findall(r"--log_dir=(.*?/kf-[^/]+)/", line))
+    return [Path(folder) for folder in sorted(found)]
 
 
 def listening(pids):
@@ -110,6 +122,8 @@ def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkey
             assert ready["agents"] == ["plain-1", "plain-2", "board"]
             assert ready["seconds"] > 0
             assert sorted(tracker.states) == ["board", "plain-1", "plain-2"]
+            (folder,) = folders_of_ray(process.pid)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700  # Ray opens its own to all users
             assert {state.hosted_by for state in tracker.states.values()} == {"ray"}
             await tracker.device_is_good("board")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from farm.core.clock import SystemClock
 from farm.core.digest import Digest, canonical_json, digest_of
-from farm.core.files import write_atomic
+from farm.core.files import private_file, private_folder, write_atomic
 from farm.core.ids import random_id
 from farm.errors import InvalidInput
 
@@ -142,3 +142,18 @@ def test_system_clock_never_goes_back_and_tells_the_year() -> None:
     times = [clock.now() for _ in range(100)]
     assert times == sorted(times)
     assert clock.wall() > 1_700_000_000
+
+
+def test_what_is_private_is_so_under_any_mask_and_also_if_it_was_not_before(tmp_path: Path) -> None:
+    kept = os.umask(0)
+    try:
+        (tmp_path / "old").mkdir(mode=0o755)
+        (tmp_path / "old.db").touch(mode=0o644)
+        for path in (tmp_path / "old", tmp_path / "above" / "new"):
+            private_folder(path)
+            assert path.stat().st_mode & 0o777 == 0o700
+        for path in (tmp_path / "old.db", tmp_path / "new.db"):
+            private_file(path)
+            assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(kept)

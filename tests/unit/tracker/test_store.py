@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from dataclasses import replace
 
 import pytest
@@ -205,4 +206,14 @@ def test_store_prunes_what_is_old_and_not_open_in_small_transactions(path, monke
     assert (counts["builds"], counts["attempts"], counts["action_cache"]) == (6, 1, 6)
     assert len(store.lookup([replace(SPEC, symbol="f0")], wall=2000.0)) == 1
     assert store.lookup([replace(SPEC, symbol="f1")], wall=2000.0) == []
+    store.close()
+
+
+def test_store_is_readable_for_its_owner_alone_also_if_it_was_not_before(path):
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    store = Store(path)
+    files = sorted(path.parent.glob("*.db*"))
+    assert len(files) == 3  # with SQLite's log and index
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     store.close()

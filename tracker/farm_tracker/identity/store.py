@@ -8,7 +8,6 @@ the state's database, so that restoring an old copy of that brings no revoked to
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -23,10 +22,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
+from farm.core.files import private_file
 from farm.core.tokens import TokenId
 from farm.target import Selector
+from farm_tracker.dialects import unreadable
 from farm_tracker.identity.model import Role, Token, Verb
 
 if TYPE_CHECKING:
@@ -56,13 +58,16 @@ class TokenStore:
     """The database of tokens."""
 
     def __init__(self, path: Path) -> None:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        path.chmod(0o600)
+        private_file(path)
         self._engine = create_engine(
             f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         event.listen(self._engine, "connect", _configure)
-        metadata.create_all(self._engine)
+        try:
+            metadata.create_all(self._engine)
+        except DBAPIError as error:
+            self._engine.dispose()
+            raise unreadable(self._engine, error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from farm_tracker import migrations
+from farm_tracker.identity.store import TokenStore
 from farm_tracker.migrations import SCHEMA_VERSION
 from farm_tracker.state.account import NO_LIMITS
 from farm_tracker.store import Store
@@ -132,3 +133,17 @@ def test_versions_are_numbered_without_a_gap():
     assert sorted(migrations.STEPS) == list(
         range(migrations.OLDEST + 1, migrations.SCHEMA_VERSION + 1)
     )
+
+
+@pytest.mark.parametrize(
+    "content", [b"no database at all" * 500, b"SQLite format 3\x00" + b"\xff" * 8000]
+)
+@pytest.mark.parametrize("opened", [Store, TokenStore])
+def test_file_that_is_no_database_is_refused_and_left_alone(tmp_path, opened, content):
+    path = tmp_path / "tracker.db"
+    path.write_bytes(content)
+    with pytest.raises(
+        InfrastructureError, match=r"tracker\.db: cannot be read \(.+\); restore it"
+    ):
+        opened(path)
+    assert path.read_bytes() == content
