@@ -45,8 +45,7 @@ class BlobCache:
             What the store answered, or `TrackerUnreachable`; an OS error here is an InfrastructureError.
         """
         path = blob_path(self.root, digest)
-        if _is_here(path, digest):
-            os.utime(path)  # so that what is used is trimmed last
+        if _is_used(path, digest):
             return path
         task = self._fetching.get(digest)
         if task is None:
@@ -108,11 +107,15 @@ class BlobCache:
             ) from error
 
 
-def _is_here(path: Path, digest: Digest) -> bool:
+def _is_used(path: Path, digest: Digest) -> bool:
+    """Tell whether a blob is here, and if so have it trimmed last; a trim under way may take it in between."""
     try:
-        return path.stat().st_size == digest.size_bytes
+        if path.stat().st_size != digest.size_bytes:
+            return False
+        os.utime(path)
     except OSError:
         return False
+    return True
 
 
 def _files(root: Path) -> list[tuple[float, int, Path]]:

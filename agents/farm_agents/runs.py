@@ -131,9 +131,10 @@ class Runner:
             result = await self._execute(order, session)
             attempt.result.CopyFrom(result)
             self._tell(RunMoved(order.attempt_id, RunPhase.ENDING))
-        except FarmError as error:
-            attempt.error.CopyFrom(error_to_proto(error))
-            if isinstance(error, InfrastructureError):
+        except (FarmError, OSError) as error:
+            failure = _failure(order, error)
+            attempt.error.CopyFrom(error_to_proto(failure))
+            if isinstance(failure, InfrastructureError):
                 self._tell(RunMoved(order.attempt_id, RunPhase.ENDING))
         finally:
             await finish(_end(session, following))
@@ -293,6 +294,14 @@ async def _end(session: Session, following: asyncio.Task[None] | None) -> None:
         await asyncio.wait({following})
         if not following.cancelled() and (error := following.exception()) is not None:
             _LOG.warning("log of a run: %s", error)
+
+
+def _failure(order: RunOrder, error: FarmError | OSError) -> FarmError:
+    if isinstance(error, FarmError):
+        return error
+    return InfrastructureError(
+        f"run {order.attempt_id}: {error}; look at the agent's disk and try again"
+    )
 
 
 def _spec(order: RunOrder) -> job_pb2.RunSpec:
