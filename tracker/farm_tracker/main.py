@@ -89,8 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         POINTS.arm(os.environ)
         limits = limits_of(chosen.offline_after)
         plain = chosen.plaintext or chosen.insecure
-        if min(chosen.store_limit_bytes, chosen.keep_jobs_s, chosen.keep_records_s) < 0:
-            raise InvalidInput("farm_tracker: a limit is negative; give numbers of at least 0")
+        for option in ("store_limit_bytes", "keep_jobs_s", "keep_records_s"):
+            value = getattr(chosen, option)
+            if not value >= 0:  # what is no number would never be due, and hold back what is
+                name = option.replace("_", "-")
+                raise InvalidInput(
+                    f"--{name}: {value:g} is out of range; use a number of at least 0"
+                )
         return asyncio.run(
             _run(
                 chosen.data_dir,

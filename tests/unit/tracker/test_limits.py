@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from farm_tracker.main import limits_of
+from farm_tracker.main import limits_of, main
 from farm_tracker.state.model import Limits
 
 from farm.errors import InvalidInput
@@ -17,3 +17,13 @@ def test_limits_follow_the_silence_that_loses_an_agent():
 def test_limits_out_of_range_are_refused(offline_s):
     with pytest.raises(InvalidInput, match=r"--offline-after: .* use 1 to 3600 seconds"):
         limits_of(offline_s)
+
+
+@pytest.mark.parametrize(
+    "option", ["--keep-jobs-s=nan", "--keep-records-s=-1", "--store-limit-bytes=-1"]
+)
+def test_limits_that_are_no_numbers_or_negative_are_refused(option, tmp_path, capsys):
+    assert main([f"--data-dir={tmp_path / 'data'}", option]) == InvalidInput.exit_code
+    name = option.partition("=")[0]
+    assert f"farm_tracker: {name}: " in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
