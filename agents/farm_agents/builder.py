@@ -99,6 +99,8 @@ class Builder:
                 attempt, path = await self._compile(zygote, order, folder, stack)
                 moved(BuildPhase.STORING)
                 if path is None:
+                    if attempt.error.details.get("blob") == order.function.sha256:
+                        self.cache.forget(order.function)  # damaged: the next attempt fetches it
                     return failed_from_proto(attempt.error), attempt.seconds
                 built = _built(attempt.module)
                 await _persist(lambda: self.cache.store(path, built.object))

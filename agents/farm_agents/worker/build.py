@@ -71,6 +71,9 @@ def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2
         )
     except FarmError as error:
         attempt.error.CopyFrom(error_to_proto(error))
+    except OSError as error:  # such as a full disk: not the function's fault
+        what = f"build {task.item.symbol}: {error}; look at the agent's disk and try again"
+        attempt.error.CopyFrom(error_to_proto(InfrastructureError(what)))
     attempt.seconds = time.perf_counter() - start
     return attempt
 
