@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from farm.api.v1 import tensor_pb2
+    from farm.target import Selector
     from farm_tracker.cas import BlobStore
     from farm_tracker.state.commands import JobAccepted
     from farm_tracker.state.demand import Variant
@@ -232,9 +233,10 @@ class Jobs:
         await self._tracker.post(JobCancelled(JobId(job_id), reason, actor))
         return await self.look(job_id)
 
-    def why(self, job_id: str) -> Explanation:
-        """Return what a job waits for; raises NotFound."""
-        return explain(self._tracker.state, self.find(job_id), self._tracker.clock.now())
+    def why(self, job_id: str, seen: Selector) -> Explanation:
+        """Return what a job waits for, naming no device that `seen` does not match; raises NotFound."""
+        now = self._tracker.clock.now()
+        return explain(self._tracker.state, self.find(job_id), now, seen)
 
     def _view(self, job: RunJob) -> JobView:
         attempts = tuple(self._tracker.state.run_attempts[it] for it in job.attempt_ids)

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from farm.errors import NotAllowed, Unauthenticated
+from farm.target import Selector
 
 if TYPE_CHECKING:
     from farm_tracker.identity.model import Token, Verb
@@ -41,6 +42,12 @@ def may(verb: Verb) -> bool:
     """Tell whether the caller has a verb beside the one that the method needs."""
     token = _CALLER.get()
     return token is not None and verb in token.verbs
+
+
+def labels() -> Selector:
+    """Return which devices the caller may see; without terms: all."""
+    token = _CALLER.get()
+    return Selector(()) if token is None else token.labels
 
 
 def check_speaks_for(agent_id: str) -> None:

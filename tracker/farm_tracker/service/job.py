@@ -19,7 +19,7 @@ from farm.core.limits import (
     MAX_REASON_BYTES,
     MIN_QUEUE_LIMIT_S,
 )
-from farm_tracker.identity.caller import caller, check_account
+from farm_tracker.identity.caller import caller, check_account, labels
 from farm_tracker.jobs import JobView, Wish
 from farm_tracker.service.convert import check_count, check_range, check_text, failure_to_proto
 from farm_tracker.service.streams import errors_to_status
@@ -117,7 +117,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         """Return what a job waits for."""
         async with errors_to_status(context):
             self._check(request.job_id)
-            found = self._jobs.why(request.job_id)
+            found = self._jobs.why(request.job_id, labels())
             return job_pb2.WhyResponse(
                 reason=found.reason,
                 position=found.position,

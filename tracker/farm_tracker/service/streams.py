@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from farm.errors import FarmError, InvalidInput
+from farm.errors import FarmError, InvalidInput, NobodyCanServe
 from farm.rpc import abort_with
+from farm_tracker.identity.caller import labels
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -32,7 +33,7 @@ async def errors_to_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
     try:
         yield
     except FarmError as error:
-        await abort_with(context, error)
+        await abort_with(context, seen_by_caller(error))
     except DecodeError as error:  # of a message that a stream read
         await abort_with(
             context,
@@ -47,6 +48,22 @@ async def errors_to_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
         await abort_with(
             context, FarmError(f"tracker: internal error ({type(error).__name__}); see its log")
         )
+
+
+def seen_by_caller(error: FarmError) -> FarmError:
+    """Return an error without the devices that the caller may not see: the nearest ones are any of the farm's."""
+    if (
+        not isinstance(error, NobodyCanServe)
+        or "selector" not in error.details
+        or not labels().terms
+    ):
+        return error
+    selector = error.details["selector"]
+    return NobodyCanServe(
+        f"selector {selector!r}: no device that this token may use (those with {labels()}) fits; change the "
+        "selector, see `farm devices`, or ask for another token",
+        selector=selector,
+    )
 
 
 async def read(context: grpc.aio.ServicerContext[M, Any]) -> M | None:

@@ -252,7 +252,8 @@ def nobody(demand: Demand, known: list[Device]) -> NobodyCanServe | NoVariant:
     shown = "; ".join(_misses(selector, device) for device in nearest[:NEAREST])
     return NobodyCanServe(
         f"selector {str(selector)!r}: no device of this farm fits; nearest: {shown}; "
-        "change the selector or add a device"
+        "change the selector or add a device",
+        selector=str(selector),
     )
 
 

@@ -13,6 +13,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from farm.target import Selector
 from farm_tracker.state import scheduling
 from farm_tracker.state.leases import nobody
 from farm_tracker.state.model import Admin, Use
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from farm_tracker.state.state import State
 
 UNKNOWN_S = -1.0
+EVERY = Selector(())
 DEVICES_SHOWN = 64
 PLACES_PLAYED = 1000
 """Places in the queue that are played through one by one for an estimate; beyond, the mean is taken."""
@@ -44,8 +46,8 @@ class Explanation:
     devices: Mapping[str, str] = field(default_factory=dict)
 
 
-def explain(state: State, job: RunJob, now: float) -> Explanation:
-    """Return why a job is where it is."""
+def explain(state: State, job: RunJob, now: float, seen: Selector = EVERY) -> Explanation:
+    """Return why a job is where it is, naming no device that `seen` does not match."""
     match job.state:
         case RunState.TERMINAL:
             verdict = f", {job.verdict}" if job.verdict else ""
@@ -59,7 +61,7 @@ def explain(state: State, job: RunJob, now: float) -> Explanation:
             cause = failure.message if failure else "the farm failed it"
             return Explanation(f"waits {left_s:.1f} s before it is tried again: {cause}")
         case _:
-            return _waiting(state, job, now)
+            return _waiting(state, job, now, seen)
 
 
 def position(state: State, job: RunJob, now: float) -> int:
@@ -87,12 +89,15 @@ def _running(state: State, job: RunJob, now: float) -> Explanation:
     )
 
 
-def _waiting(state: State, job: RunJob, now: float) -> Explanation:
+def _waiting(state: State, job: RunJob, now: float, seen: Selector) -> Explanation:
     found = [state.devices[it] for it in state.matching.of(job.demand)]
     fitting = [it for it in found if it.admin is not Admin.RETIRED]
     place = position(state, job, now)
     if not fitting:
-        known = [it for it in state.devices.values() if it.admin is not Admin.RETIRED]
+        devices_seen = [it for it in state.devices.values() if seen.matches(it.labels)]
+        known = [it for it in devices_seen if it.admin is not Admin.RETIRED]
+        if seen.terms and not known:
+            return Explanation(f"waits for a device: none with {seen} is there", place)
         return Explanation(f"waits for a device: {nobody(job.demand, known).message}", place)
     devices = {it.device_id: _situation(state, it, now) for it in fitting[:DEVICES_SHOWN]}
     able = [it for it in fitting if it.is_healthy]

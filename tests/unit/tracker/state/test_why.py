@@ -102,3 +102,15 @@ def test_why_tells_what_is_wrong_with_the_only_device(world):
     world.happen(world.job())
     reason = f"all 1 devices that match are out of service, such as dev0 (BAD {cause})"
     assert why(world) == (reason, 1, -1.0)
+
+
+def test_why_names_no_device_that_is_not_to_be_seen(world):
+    world.join("a", "dev0")
+    world.join("b", "dev1")
+    world.happen(world.job(selector="arch=none", wait_for_device=True))
+    seen = explain(world.state, world.run_job(), world.now, Selector.parse("device_id=dev1")).reason
+    assert "dev1 fails arch=none" in seen
+    assert "dev0" not in seen
+    assert "dev0" in explain(world.state, world.run_job(), world.now).reason
+    nothing = explain(world.state, world.run_job(), world.now, Selector.parse("colour=red")).reason
+    assert nothing == "waits for a device: none with colour=red is there"
