@@ -357,19 +357,25 @@ def has_ended(pid):
         return True
 
 
-@pytest.mark.parametrize("victim", ["worker", "zygote"])
-@pytest.mark.parametrize("sent_first", [True, False], ids=["sent before", "sent after"])
-def test_call_whose_worker_is_killed_before_it_begins_is_the_farm_s_fault(
-    run_farm, hostile, tree, monkeypatch, victim, sent_first
-):
-    """Either the worker, stopped so that it reads nothing, dies with the request unread, or it dies unnoticed first."""
-    sent, send = asyncio.Event(), Child.send
+@pytest.fixture
+def sent(monkeypatch):
+    """Set each time that the agent has sent something to a worker."""
+    event, send = asyncio.Event(), Child.send
 
     async def noted(child, data):
         await send(child, data)
-        sent.set()
+        event.set()
 
     monkeypatch.setattr(Child, "send", noted)
+    return event
+
+
+@pytest.mark.parametrize("victim", ["worker", "zygote"])
+@pytest.mark.parametrize("sent_first", [True, False], ids=["sent before", "sent after"])
+def test_call_whose_worker_is_killed_before_it_begins_is_the_farm_s_fault(
+    run_farm, hostile, tree, sent, victim, sent_first
+):
+    """Either the worker, stopped so that it reads nothing, dies with the request unread, or it dies unnoticed first."""
 
     async def ask_in_vain(tracker, client, kind):
         (worker,), (zygote,) = tree.workers(), tree.zygotes()
