@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import shutil
 from collections.abc import Callable, Coroutine
@@ -149,6 +150,7 @@ class Agent:
         outbox = Outbox(spec.work_dir / "outbox")
         self._runner = Runner(self._cache, outbox, clock, self._apply)
         self._toolchains: dict[str, str] = {}
+        self._numbers = itertools.count(1)  # of what is told, over all streams
         self._sessions: dict[DeviceId, Session] = {}
         self._serving: dict[DeviceId, asyncio.Task[None]] = {}
         self._cleaning: set[tuple[DeviceId, Epoch]] = set()
@@ -385,6 +387,7 @@ class Agent:
         message = state_to_proto(
             self._state, self._spec, self._identity, self._devices, self._toolchains
         )
+        message.sequence = next(self._numbers)
         ended = frozenset(
             attempt_id
             for attempt_id, run in self._state.runs.items()

@@ -2,10 +2,11 @@
 
 Promised: every message may come again: the first result that is committed stands, and what is asked for again runs
 once. Nothing that comes late changes what was committed, or makes two runs overlap.
-Seen here, through a proxy that carries the bytes of real trackers and agents (`wires`): with repeats, each job has one
-attempt, whose kernel ran once. With messages of the past as well, which one stream of HTTP/2 cannot bring, runs may be
-taken for lost, and be made again or given up as the farm's failure; none is ever blamed on its kernel, a result that
-counts is right, what was committed stays, and no kernel finds another one on its device.
+Seen here, through a proxy that carries the bytes of real trackers and agents (`wires`): with repeats, and with reports
+of the past, each job has one attempt, whose kernel ran once. With what trackers wanted in the past as well, which one
+stream of HTTP/2 cannot bring, runs may be taken for lost, and be made again or given up as the farm's failure; none is
+ever blamed on its kernel, a result that counts is right, what was committed stays, and no kernel finds another one on
+its device.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def make_wire(running, client):
         wire.close()
 
 
-def test_messages_that_come_twice_run_everything_once(running, client, make_wire):
-    wire = make_wire(reorders=False, ages=False)
+@pytest.mark.parametrize("ages", [(), ("up",)], ids=["twice", "reports of the past"])
+def test_messages_that_come_again_run_everything_once(running, client, make_wire, ages):
+    wire = make_wire(reorders=False, ages=ages)
     running.start_agent("a1", "cpu", tracker=wire.address)
     running.start_agent("a2", "cpu", tracker=wire.address)
     running.until_good(client, "a1-cpu", "a2-cpu")
@@ -73,6 +75,7 @@ def test_messages_that_come_twice_run_everything_once(running, client, make_wire
     running.check(client)
     assert all(len(job.status().attempts) == 1 for job in jobs)
     assert wire.counts["repeated"] > wire.counts["sent"] / 2
+    assert (wire.counts["old"] > 0) == bool(ages)
 
 
 def test_messages_of_the_past_change_nothing_that_was_committed_and_overlap_no_runs(
@@ -97,7 +100,7 @@ def test_messages_of_the_past_change_nothing_that_was_committed_and_overlap_no_r
             assert info.outcome in (Outcome.INFRA_FAILED, Outcome.POISONED), info
     for entries in running.entries().values():
         assert overlaps(entries) == []
-    wire.reorders = wire.ages = False
+    wire.reorders, wire.ages = False, ()
     running.jobs.clear()
     running.until_good(client, "a1-cpu", "a2-cpu")
     running.submit(client, next(NUMBERS))

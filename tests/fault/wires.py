@@ -1,7 +1,7 @@
 """A gRPC proxy that carries every call of a tracker, and repeats and reorders the messages of control streams.
 
 Owns: one server in front of a tracker; what it does to `AgentService.Synchronise`. Does not own: what messages mean: it
-carries bytes.
+carries bytes, and looks only whose they are.
 
 Invariant: nothing is invented: each message that arrives was sent by the other end, once at least, on this stream or an
 earlier one of the same agent.
@@ -16,6 +16,7 @@ import threading
 
 import grpc
 
+from farm.api.v1 import agent_pb2
 from farm.rpc.channels import channel_options, server_options
 
 CONTROL = "/farm.api.v1.AgentService/Synchronise"
@@ -37,10 +38,10 @@ class Wire:
         self.address = ""
         self.repeats = True
         self.reorders = True
-        self.ages = True
+        self.ages = ("up", "down")  # directions in which messages of the past come again
         self.counts = {"sent": 0, "repeated": 0, "old": 0}
         self._random = random.Random(seed)
-        self._seen = {"up": [], "down": []}
+        self._seen = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -78,13 +79,14 @@ class Wire:
             for key, value in context.invocation_metadata()
             if not key.startswith(("grpc-", "user-agent", ":"))
         ]
+        speaker = []
         call = self._channel.stream_stream(method)(
-            self._altered(requests, "up") if method == CONTROL else requests,
+            self._altered(requests, "up", speaker) if method == CONTROL else requests,
             metadata=metadata,
             timeout=context.time_remaining(),
         )
         try:
-            replies = self._altered(call, "down") if method == CONTROL else call
+            replies = self._altered(call, "down", speaker) if method == CONTROL else call
             async for reply in replies:
                 yield reply
             context.set_trailing_metadata(tuple(await call.trailing_metadata()))
@@ -93,12 +95,14 @@ class Wire:
         finally:
             call.cancel()
 
-    async def _altered(self, messages, direction):
+    async def _altered(self, messages, direction, speaker):
         """Yield each message once or more, an old one now and then, and some only after the next one."""
-        seen = self._seen[direction]
         held = None
         first = True
         async for message in messages:
+            if not speaker:
+                speaker.append(agent_pb2.AgentState.FromString(message).agent_id)
+            seen = self._seen.setdefault((speaker[0], direction), [])
             out = [message]
             if not first and self.reorders and held is None and self._random.random() < 0.3:
                 held, out = message, []  # the next one overtakes it
@@ -107,7 +111,7 @@ class Wire:
                 held = None
             if not first and self.repeats:
                 out = [it for it in out for _ in range(self._random.choice((1, 2, 3)))]
-                if seen and self.ages and self._random.random() < 0.5:
+                if seen and direction in self.ages and self._random.random() < 0.5:
                     out.append(self._random.choice(seen))
                     self.counts["old"] += 1
             first = False

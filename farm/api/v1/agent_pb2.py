@@ -30,7 +30,7 @@ from farm.api.v1 import job_pb2 as farm_dot_api_dot_v1_dot_job__pb2
 from farm.api.v1 import session_pb2 as farm_dot_api_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/agent.proto\x12\x0b\x66\x61rm.api.v1\x1a\x17\x66\x61rm/api/v1/build.proto\x1a\x18\x66\x61rm/api/v1/device.proto\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x15\x66\x61rm/api/v1/job.proto\x1a\x19\x66\x61rm/api/v1/session.proto\"\x89\x03\n\nAgentState\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06\x62uilds\x18\x04 \x03(\t\x12\x13\n\x0b\x62uild_slots\x18\x05 \x01(\x05\x12)\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x18.farm.api.v1.DeviceState\x12+\n\x08\x61ttempts\x18\x07 \x03(\x0b\x32\x19.farm.api.v1.BuildAttempt\x12\x11\n\thosted_by\x18\x08 \x01(\t\x12\x0c\n\x04host\x18\t \x01(\t\x12%\n\x04runs\x18\n \x03(\x0b\x32\x17.farm.api.v1.RunAttempt\x12;\n\ntoolchains\x18\x0b \x03(\x0b\x32\'.farm.api.v1.AgentState.ToolchainsEntry\x12\x0e\n\x06yields\x18\x0c \x01(\x08\x1a\x31\n\x0fToolchainsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xab\x01\n\x0b\x44\x65viceState\x12\x33\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.farm.api.v1.DeviceDescription\x12\x1d\n\x03use\x18\x02 \x01(\x0e\x32\x10.farm.api.v1.Use\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12#\n\x06health\x18\x04 \x01(\x0e\x32\x13.farm.api.v1.Health\x12\x14\n\x0chealth_cause\x18\x05 \x01(\t\"\x9d\x01\n\x0c\x42uildAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x11\n\x07running\x18\x02 \x01(\x08H\x00\x12%\n\x06module\x18\x03 \x01(\x0b\x32\x13.farm.api.v1.ModuleH\x00\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x42\t\n\x07outcome\"\xaa\x01\n\x0c\x44\x65siredState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12&\n\x06\x62uilds\x18\x03 \x03(\x0b\x32\x16.farm.api.v1.BuildTask\x12\'\n\x06leases\x18\x04 \x03(\x0b\x32\x17.farm.api.v1.LeaseGrant\x12\"\n\x04runs\x18\x05 \x03(\x0b\x32\x14.farm.api.v1.RunTask\"V\n\tBuildTask\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12$\n\x04item\x18\x02 \x01(\x0b\x32\x16.farm.api.v1.BuildItem\x12\x0f\n\x07limit_s\x18\x03 \x01(\x01\"U\n\nLeaseGrant\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0bremaining_s\x18\x04 \x01(\x01\"i\n\nServeFrame\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.farm.api.v1.ServeOpenH\x00\x12*\n\x05reply\x18\x02 \x01(\x0b\x32\x19.farm.api.v1.SessionReplyH\x00\x42\x07\n\x05\x66rame\"S\n\tServeOpen\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\"\x84\x01\n\x07RunTask\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x11\n\tdevice_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12!\n\x03run\x18\x06 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\"\x82\x02\n\nRunAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x11\n\x07running\x18\x03 \x01(\x08H\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.farm.api.v1.JobResultH\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x12\'\n\nlog_chunks\x18\x06 \x03(\x0b\x32\x13.farm.api.v1.Digest\x12\x15\n\rlog_truncated\x18\x07 \x01(\x08\x12\x12\n\nstarted_at\x18\x08 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\t \x01(\x01\x42\t\n\x07outcome2\x98\x01\n\x0c\x41gentService\x12\x45\n\x0bSynchronise\x12\x17.farm.api.v1.AgentState\x1a\x19.farm.api.v1.DesiredState(\x01\x30\x01\x12\x41\n\x05Serve\x12\x17.farm.api.v1.ServeFrame\x1a\x1b.farm.api.v1.SessionRequest(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/agent.proto\x12\x0b\x66\x61rm.api.v1\x1a\x17\x66\x61rm/api/v1/build.proto\x1a\x18\x66\x61rm/api/v1/device.proto\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x15\x66\x61rm/api/v1/job.proto\x1a\x19\x66\x61rm/api/v1/session.proto\"\x9b\x03\n\nAgentState\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0e\n\x06\x62uilds\x18\x04 \x03(\t\x12\x13\n\x0b\x62uild_slots\x18\x05 \x01(\x05\x12)\n\x07\x64\x65vices\x18\x06 \x03(\x0b\x32\x18.farm.api.v1.DeviceState\x12+\n\x08\x61ttempts\x18\x07 \x03(\x0b\x32\x19.farm.api.v1.BuildAttempt\x12\x11\n\thosted_by\x18\x08 \x01(\t\x12\x0c\n\x04host\x18\t \x01(\t\x12%\n\x04runs\x18\n \x03(\x0b\x32\x17.farm.api.v1.RunAttempt\x12;\n\ntoolchains\x18\x0b \x03(\x0b\x32\'.farm.api.v1.AgentState.ToolchainsEntry\x12\x0e\n\x06yields\x18\x0c \x01(\x08\x12\x10\n\x08sequence\x18\r \x01(\x04\x1a\x31\n\x0fToolchainsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xab\x01\n\x0b\x44\x65viceState\x12\x33\n\x0b\x64\x65scription\x18\x01 \x01(\x0b\x32\x1e.farm.api.v1.DeviceDescription\x12\x1d\n\x03use\x18\x02 \x01(\x0e\x32\x10.farm.api.v1.Use\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12#\n\x06health\x18\x04 \x01(\x0e\x32\x13.farm.api.v1.Health\x12\x14\n\x0chealth_cause\x18\x05 \x01(\t\"\x9d\x01\n\x0c\x42uildAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x11\n\x07running\x18\x02 \x01(\x08H\x00\x12%\n\x06module\x18\x03 \x01(\x0b\x32\x13.farm.api.v1.ModuleH\x00\x12#\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\x42\t\n\x07outcome\"\xaa\x01\n\x0c\x44\x65siredState\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x13\n\x0bheartbeat_s\x18\x02 \x01(\x01\x12&\n\x06\x62uilds\x18\x03 \x03(\x0b\x32\x16.farm.api.v1.BuildTask\x12\'\n\x06leases\x18\x04 \x03(\x0b\x32\x17.farm.api.v1.LeaseGrant\x12\"\n\x04runs\x18\x05 \x03(\x0b\x32\x14.farm.api.v1.RunTask\"V\n\tBuildTask\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12$\n\x04item\x18\x02 \x01(\x0b\x32\x16.farm.api.v1.BuildItem\x12\x0f\n\x07limit_s\x18\x03 \x01(\x01\"U\n\nLeaseGrant\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x13\n\x0bremaining_s\x18\x04 \x01(\x01\"i\n\nServeFrame\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.farm.api.v1.ServeOpenH\x00\x12*\n\x05reply\x18\x02 \x01(\x0b\x32\x19.farm.api.v1.SessionReplyH\x00\x42\x07\n\x05\x66rame\"S\n\tServeOpen\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\"\x84\x01\n\x07RunTask\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x10\n\x08lease_id\x18\x03 \x01(\t\x12\x11\n\tdevice_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12!\n\x03run\x18\x06 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\"\x82\x02\n\nRunAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x11\n\x07running\x18\x03 \x01(\x08H\x00\x12(\n\x06result\x18\x04 \x01(\x0b\x32\x16.farm.api.v1.JobResultH\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x12\'\n\nlog_chunks\x18\x06 \x03(\x0b\x32\x13.farm.api.v1.Digest\x12\x15\n\rlog_truncated\x18\x07 \x01(\x08\x12\x12\n\nstarted_at\x18\x08 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\t \x01(\x01\x42\t\n\x07outcome2\x98\x01\n\x0c\x41gentService\x12\x45\n\x0bSynchronise\x12\x17.farm.api.v1.AgentState\x1a\x19.farm.api.v1.DesiredState(\x01\x30\x01\x12\x41\n\x05Serve\x12\x17.farm.api.v1.ServeFrame\x1a\x1b.farm.api.v1.SessionRequest(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,27 +40,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENTSTATE_TOOLCHAINSENTRY']._loaded_options = None
   _globals['_AGENTSTATE_TOOLCHAINSENTRY']._serialized_options = b'8\001'
   _globals['_AGENTSTATE']._serialized_start=193
-  _globals['_AGENTSTATE']._serialized_end=586
-  _globals['_AGENTSTATE_TOOLCHAINSENTRY']._serialized_start=537
-  _globals['_AGENTSTATE_TOOLCHAINSENTRY']._serialized_end=586
-  _globals['_DEVICESTATE']._serialized_start=589
-  _globals['_DEVICESTATE']._serialized_end=760
-  _globals['_BUILDATTEMPT']._serialized_start=763
-  _globals['_BUILDATTEMPT']._serialized_end=920
-  _globals['_DESIREDSTATE']._serialized_start=923
-  _globals['_DESIREDSTATE']._serialized_end=1093
-  _globals['_BUILDTASK']._serialized_start=1095
-  _globals['_BUILDTASK']._serialized_end=1181
-  _globals['_LEASEGRANT']._serialized_start=1183
-  _globals['_LEASEGRANT']._serialized_end=1268
-  _globals['_SERVEFRAME']._serialized_start=1270
-  _globals['_SERVEFRAME']._serialized_end=1375
-  _globals['_SERVEOPEN']._serialized_start=1377
-  _globals['_SERVEOPEN']._serialized_end=1460
-  _globals['_RUNTASK']._serialized_start=1463
-  _globals['_RUNTASK']._serialized_end=1595
-  _globals['_RUNATTEMPT']._serialized_start=1598
-  _globals['_RUNATTEMPT']._serialized_end=1856
-  _globals['_AGENTSERVICE']._serialized_start=1859
-  _globals['_AGENTSERVICE']._serialized_end=2011
+  _globals['_AGENTSTATE']._serialized_end=604
+  _globals['_AGENTSTATE_TOOLCHAINSENTRY']._serialized_start=555
+  _globals['_AGENTSTATE_TOOLCHAINSENTRY']._serialized_end=604
+  _globals['_DEVICESTATE']._serialized_start=607
+  _globals['_DEVICESTATE']._serialized_end=778
+  _globals['_BUILDATTEMPT']._serialized_start=781
+  _globals['_BUILDATTEMPT']._serialized_end=938
+  _globals['_DESIREDSTATE']._serialized_start=941
+  _globals['_DESIREDSTATE']._serialized_end=1111
+  _globals['_BUILDTASK']._serialized_start=1113
+  _globals['_BUILDTASK']._serialized_end=1199
+  _globals['_LEASEGRANT']._serialized_start=1201
+  _globals['_LEASEGRANT']._serialized_end=1286
+  _globals['_SERVEFRAME']._serialized_start=1288
+  _globals['_SERVEFRAME']._serialized_end=1393
+  _globals['_SERVEOPEN']._serialized_start=1395
+  _globals['_SERVEOPEN']._serialized_end=1478
+  _globals['_RUNTASK']._serialized_start=1481
+  _globals['_RUNTASK']._serialized_end=1613
+  _globals['_RUNATTEMPT']._serialized_start=1616
+  _globals['_RUNATTEMPT']._serialized_end=1874
+  _globals['_AGENTSERVICE']._serialized_start=1877
+  _globals['_AGENTSERVICE']._serialized_end=2029
 # @@protoc_insertion_point(module_scope)

@@ -62,6 +62,7 @@ class AgentState(_message.Message):
     RUNS_FIELD_NUMBER: _builtins.int
     TOOLCHAINS_FIELD_NUMBER: _builtins.int
     YIELDS_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique in the farm and stable across restarts; [a-z0-9][a-z0-9._-]{0,62}."""
     instance_id: _builtins.str
@@ -77,6 +78,10 @@ class AgentState(_message.Message):
     yields: _builtins.bool
     """In the first message of a stream: refuse this process (FENCED) while another one speaks for the agent, instead of
     letting it replace that one.
+    """
+    sequence: _builtins.int
+    """Increases with each message of the process, over all its streams; what comes after a newer one is ignored. 0: not
+    counted.
     """
     @_builtins.property
     def builds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -115,10 +120,11 @@ class AgentState(_message.Message):
         runs: _abc.Iterable[Global___RunAttempt] | None = ...,
         toolchains: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         yields: _builtins.bool = ...,
+        sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "runs", b"runs", "toolchains", b"toolchains", "version", b"version", "yields", b"yields"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempts", b"attempts", "build_slots", b"build_slots", "builds", b"builds", "devices", b"devices", "host", b"host", "hosted_by", b"hosted_by", "instance_id", b"instance_id", "runs", b"runs", "sequence", b"sequence", "toolchains", b"toolchains", "version", b"version", "yields", b"yields"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

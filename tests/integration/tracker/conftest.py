@@ -401,6 +401,12 @@ def compiler(client: Client) -> Any:
     return compile_
 
 
+@pytest.fixture
+def make_peer() -> type[Peer]:
+    """Return the class of an agent's process, for what no agent does of its own accord."""
+    return Peer
+
+
 @contextlib.asynccontextmanager
 async def farm_at(
     folder: Path, address: str = "127.0.0.1:0", **options: Any

@@ -73,8 +73,8 @@ def test_reports_of_a_stream_are_those_of_each_message_alone(messages):
 def test_report_that_repeats_is_the_same_value():
     stream = Reports(Store())
     stream.take(state(devices=[device()]))
-    second = stream.take(state(devices=[device()]))
-    assert stream.take(state(devices=[device()])) is second
+    second = stream.take(state(devices=[device()], sequence=2))
+    assert stream.take(state(devices=[device()], sequence=3)) is second
     moved = stream.take(state(devices=[device(use=device_pb2.USE_LEASED, epoch=1)]))
     assert moved.devices[0].description is second.devices[0].description
     assert (moved.devices[0].use, moved.devices[0].health) == (Use.LEASED, Health.GOOD)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
 from farm.core.ids import AgentId, LeaseId
-from farm.errors import Fenced, InvalidInput
+from farm.errors import Fenced, InfrastructureError, InvalidInput
 from farm_tracker.crash_points import POINTS
 from farm_tracker.identity.caller import check_speaks_for
 from farm_tracker.service.convert import desired_to_proto
 from farm_tracker.service.reports import Reports
+from farm_tracker.service.sequence import Newest
 from farm_tracker.service.streams import errors_to_status, read, run_until, write
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def __init__(self, tracker: Tracker, blobs: BlobStore) -> None:
         self._tracker = tracker
         self._blobs = blobs
+        self._newest = Newest()
 
     async def Synchronise(  # type: ignore[override]
         self,
@@ -53,8 +55,13 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None:
                 raise InvalidInput("agent: an empty stream; send your state first")
             check_speaks_for(first.agent_id)
-            reports = Reports(self._blobs)
+            if not self._newest.is_newer(first):
+                raise InfrastructureError(
+                    f"agent {first.agent_id}: an old report began the stream (number {first.sequence}); dial again"
+                )
+            reports, number = Reports(self._blobs), first.sequence
             link = self._tracker.connect(_arrived(reports.take(first)))
+            self._newest.note(link.agent_id, link.instance_id, number)
             try:
                 await run_until(
                     self._push(context, link),
@@ -111,7 +118,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         while (state := await read(context)) is not None:
             if (state.agent_id, state.instance_id) != (link.agent_id, link.instance_id):
                 raise InvalidInput("agent: another agent on the same stream; open one for each")
-            self._tracker.post(_arrived(reports.take(state)))
+            if self._newest.is_newer(state):
+                self._newest.note(link.agent_id, link.instance_id, state.sequence)
+                self._tracker.post(_arrived(reports.take(state)))
 
 
 def _arrived(report: AgentReported) -> AgentReported:

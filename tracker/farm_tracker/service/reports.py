@@ -69,13 +69,14 @@ class Reports:
         self._last: tuple[agent_pb2.AgentState, AgentReported] | None = None
 
     def take(self, state: agent_pb2.AgentState) -> AgentReported:
-        """Return what an agent reports; the first of the stream is `connected`.
+        """Return what an agent reports; the first of the stream is `connected`. Takes the number off the message.
 
         Raises
         ------
         InvalidInput
             A field breaks the contract; the message names it.
         """
+        state.ClearField("sequence")  # else no two messages were the same
         if self._last is not None:
             last, report = self._last
             # What is said of attempts is looked at again: blobs that it names may have come since.
