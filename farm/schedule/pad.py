@@ -54,6 +54,15 @@ def pad_einsum(state: State, block: str, padding: Sequence[int]) -> Result:
     if not grown:
         return state, []
     _check_plain(what, where, state, leaf)
+    for each in (
+        leaf.iters
+    ):  # one of extent 1 may be no index: what is added would store the same elements again
+        if each.var in grown and not each.reduce and each.var not in leaf.indices:
+            raise refuse(
+                what,
+                where,
+                f"{each.var.name[2:]} is no index of {leaf.buffer.name}; do this before transform_layout, or leave it",
+            )
     _check_neutral(what, where, leaf, grown)
     alone_and_whole(what, where, state, leaf, place)
     copies: list[Leaf] = []

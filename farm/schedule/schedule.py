@@ -10,6 +10,7 @@ from __future__ import annotations
 from farm.schedule import (
     cache,
     inline,
+    inplace,
     kinds,
     layout,
     loops,
@@ -24,7 +25,7 @@ from farm.schedule.methods.memory import Memory
 from farm.schedule.methods.moves import Moves
 from farm.schedule.methods.queries import Queries
 
-FAMILIES = (cache, inline, kinds, layout, loops, move, pad, query, reduction, tensorize)
+FAMILIES = (cache, inline, inplace, kinds, layout, loops, move, pad, query, reduction, tensorize)
 """The modules whose primitives a schedule can take; importing them registers those."""
 
 

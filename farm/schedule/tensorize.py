@@ -174,6 +174,10 @@ class _Match:
             raise self.fail(f"its loops have the extents {ours}; the intrinsic's have {theirs}")
         if leaf.guards or leaf.conditions:
             raise self.fail(f"{leaf.name} does not run in every iteration; use factors that divide")
+        if any(load.buffer.name == leaf.buffer.name for load in leaf.reads()):
+            raise self.fail(
+                f"{leaf.name} reads {leaf.buffer.name}, which it stores; parameters of intrinsics differ"
+            )
         self.sizes = extents_of(wanted)
         self.rename = {x.var: y.var for x, y in zip(loops, wanted, strict=True)}
         if (mine := _manner(leaf)) != (other := _manner(pattern)):

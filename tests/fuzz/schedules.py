@@ -156,6 +156,10 @@ def _cache_inplace(made: Random) -> None:
         made.schedule.cache_inplace(block, made.choose.one(loops), _scope(made))
 
 
+def _store_inplace(made: Random) -> None:
+    made.schedule.store_inplace(made.block(), made.choose.number(0, 1))
+
+
 def _set_scope(made: Random) -> None:
     made.schedule.set_scope(made.block(), 0, _scope(made))
 
@@ -267,6 +271,7 @@ STEPS: tuple[Callable[[Random], Any], ...] = (
     _cache_inplace,
     _transform_layout,
     _set_scope,
+    _store_inplace,
     _pad_einsum,
     _annotate,
 )

@@ -87,3 +87,17 @@ def schedule_shared_rows(sch: Schedule, blocks: list[str]) -> None:
     for name in stages:
         if sum(not each.reduce for each in sch.block(name).iters) == len(rows):
             sch.set_scope(name, 0, "register")  # one element a row
+    _overwrite(sch, last, stages)
+
+
+def _overwrite(sch: Schedule, last: str, stages: list[str]) -> None:
+    """Keep the rows that the last stage reads where it stores its own: lines are fetched while something computes."""
+    own = {sch.block(name).buffer.name for name in stages}
+    buffers = list(dict.fromkeys(load.buffer.name for load in sch.block(last).reads()))
+    for number, buffer in enumerate(buffers):
+        if buffer in own:
+            try:
+                sch.store_inplace(last, number)
+            except ScheduleError:
+                continue
+            return

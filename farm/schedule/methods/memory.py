@@ -166,6 +166,33 @@ class Memory(Recorder):
         assert isinstance(last, BlockRV)
         return first, last
 
+    def store_inplace(self, block: Block, read_buffer_index: int) -> None:
+        """Keep an inner operand of a block in the memory of its result, element by element.
+
+        One buffer less goes through the caches. TVM has no such primitive.
+
+        Raises
+        ------
+        ScheduleError
+            The result is no output, has another shape or type, or something uses an element after the block has
+            overwritten it.
+
+        Examples
+        --------
+        >>> sch = Schedule(scale_shift)
+        >>> sch.store_inplace("y", 0)
+        >>> print(sch)
+        func scale_shift(a: float32[10] input, y: float32[10] output) {
+          for i in 10 {
+            y[i] = (a[i] * float32(2.0))
+          }
+          for o in 10 {
+            y[o] = (y[o] + float32(1.0))
+          }
+        }
+        """
+        self.take("store_inplace", {"block": block, "read_buffer_index": read_buffer_index})
+
     def set_scope(self, block: Block, buffer_index: int, storage_scope: str) -> None:
         """Put the inner buffer that a block stores to into other memory.
 

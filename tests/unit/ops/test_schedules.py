@@ -138,6 +138,12 @@ def test_default_schedule_for_threads_computes_the_same(
     assert "parallel" in str(schedule.function)
 
 
+def test_softmax_keeps_its_powers_in_the_result() -> None:
+    text = str(scheduled(rows(ops.softmax, 2, 64), X86))
+    assert "softmax_exp[" not in text
+    assert "softmax[i0_4, " in text.split("exp(")[0]
+
+
 def test_small_functions_get_no_threads() -> None:
     assert "parallel" not in str(scheduled(product(12, 16, 5), X86, threads=2))
 

@@ -47,14 +47,80 @@ def normal() -> Schedule:
     return Schedule(te.function("normal", [x, y]))
 
 
+def batch_of_one() -> Schedule:
+    a, b = (te.placeholder((1, 3, 4), name=name) for name in "ab")
+    k = te.reduce_axis(4, "k")
+    c = te.compute((1, 3, 3), lambda z, i, j: te.sum(a[z, i, k] * b[z, j, k], k), name="c")
+    d = te.compute((1, 3, 3), lambda *at: te.maximum(c[at], 1.0), name="d")
+    return Schedule(te.function("batch", [a, b, d]))
+
+
 def tail(sch: Schedule, *steps: Callable[[Schedule], object]) -> Schedule:
     for step in steps:
         step(sch)
     return sch
 
 
+def shifted(reads_again: bool) -> Schedule:
+    """Return ``s = a * 2; t = s (after y); y = s + 1``, where the second may or may not be there."""
+    a = te.placeholder((6,), name="a")
+    s = te.compute((6,), lambda i: a[i] * 2.0, name="s")
+    y = te.compute((6,), lambda i: s[i] + 1.0, name="y")
+    if not reads_again:
+        return Schedule(te.function("shifted", [a, y]))
+    return Schedule(te.function("shifted", [a, y, te.compute((6,), lambda i: s[5 - i], name="t")]))
+
+
+def neighbours() -> Schedule:
+    """Return ``y[i] = e[i] - e[max(i - 1, 0)]``, of which the second part is read in the loop that stores y."""
+    x = te.placeholder((5, 4), name="x")
+    e = te.compute((5, 4), lambda i, j: x[i, j] * 2.0, name="e")
+    n = te.compute((5, 4), lambda i, j: e[te.maximum(i - 1, 0), j], name="n")
+    y = te.compute((5, 4), lambda i, j: e[i, j] - n[i, j], name="y")
+    sch = Schedule(te.function("neighbours", [x, y]))
+    sch.compute_at("n", sch.get_loops("y")[0])
+    return sch
+
+
 REFUSALS: list[tuple[Callable[[], object], str]] = [
     (lambda: Schedule(scale()).get_block("z"), "block z: not in this function; it has b"),
+    (
+        lambda: Schedule(scale()).store_inplace("b", 0),
+        "store_inplace of block b: a is a parameter, which callers see",
+    ),
+    (
+        lambda: Schedule(scale_shift()).store_inplace("s", 0),
+        "store_inplace of block s: a is a parameter",
+    ),
+    (
+        lambda: Schedule(blur()).store_inplace("y", 0),
+        "store_inplace of block y: h and y differ in shape or type",
+    ),
+    (
+        lambda: normal().store_inplace("y", 1),
+        "store_inplace of block y: t and y differ in shape or type",
+    ),
+    (
+        lambda: shifted(reads_again=True).store_inplace("t", 0),
+        "store_inplace of block t: it reads elements of s other than its own",
+    ),
+    (
+        lambda: shifted(reads_again=True).store_inplace("y", 0),
+        "store_inplace of block y: t loads s[(5 - i_2)] after y would have overwritten it",
+    ),
+    (
+        lambda: neighbours().store_inplace("y", 0),
+        "store_inplace of block y: n loads e",
+    ),
+    (  # what is added would start the same elements again
+        lambda: tail(
+            batch_of_one(),
+            lambda sch: sch.transform_layout(
+                "c", ("write", 0), "lambda z, i, j: (i, z // 2, j, z % 2)"
+            ),
+        ).pad_einsum("c", [4, 1, 1, 1]),
+        "pad_einsum of block c: z is no index of c",
+    ),
     (lambda: Schedule(scale()).get_loops("z"), "block z: not in this function; it has b"),
     (lambda: Schedule(scale()).get_producers("z"), "block z: not in this function; it has b"),
     (lambda: Schedule(scale()).get_consumers("z"), "block z: not in this function; it has b"),
