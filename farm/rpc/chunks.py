@@ -149,4 +149,6 @@ def _content(tag: int, message: bytes) -> Content | None:
 
 
 def _malformed(error: DecodeError) -> InvalidInput:
-    return InvalidInput(f"blob: malformed message ({error}); run one version at both ends")
+    return InvalidInput(
+        f"blob: not a message of this method ({error}); run one version at both ends"
+    )
