@@ -222,7 +222,7 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
             run=run,
         )
         grant = agent_pb2.LeaseGrant(
-            lease_id=task.lease_id, device_id=task.device_id, epoch=epoch, remaining_s=60
+            lease_id=task.lease_id, device_id=task.device_id, epoch=epoch, remaining_s=120
         )
         await self.want(leases=[grant], runs=[task])
         return task.attempt_id
