@@ -298,6 +298,11 @@ class BlobStore:
         if victims.size_bytes >= lacking_bytes:  # else they would go for nothing
             self._evict(names, victims)
         if self._lacking(digest) > 0:
+            if self._lacking_on_disk(digest) > 0:
+                raise StoreFull(
+                    f"blob {digest}: the tracker's disk is full ({self._free_bytes()} bytes free, "
+                    f"{self.keep_free_bytes} of them stay for results); free space there, and send it again"
+                )
             raise StoreFull(
                 f"blob {digest}: no room in the store ({self._index.used_bytes} bytes in use, limit "
                 f"{self.limit_bytes or 'the disk'}); the rest is needed by builds, jobs, kept results, or was used in "
@@ -319,11 +324,16 @@ class BlobStore:
         if self.limit_bytes:
             taken = self._index.used_bytes + self._claimed_bytes
             lacking_bytes = taken + digest.size_bytes - self.limit_bytes
-        if self.keep_free_bytes:
-            found = os.statvfs(self.incoming)
-            free = found.f_bavail * found.f_frsize
-            lacking_bytes = max(lacking_bytes, self.keep_free_bytes + digest.size_bytes - free)
-        return lacking_bytes
+        return max(lacking_bytes, self._lacking_on_disk(digest))
+
+    def _lacking_on_disk(self, digest: Digest) -> int:
+        if not self.keep_free_bytes:
+            return 0
+        return self.keep_free_bytes + digest.size_bytes - self._free_bytes()
+
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self.incoming)
+        return found.f_bavail * found.f_frsize
 
 
 def default_limit(folder: Path) -> int:

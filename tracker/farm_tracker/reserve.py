@@ -54,10 +54,12 @@ class Reserve:
 
     def check(self) -> None:
         """Raise StoreFull unless the reserve is held and the disk has some room beside it."""
-        if not self.take() or self._free_bytes() < self._size_bytes // 4:
+        held = self.take()
+        needed = self._size_bytes // 4 if held else 2 * self._size_bytes
+        if not held or self._free_bytes() < needed:
             raise StoreFull(
-                f"tracker: its disk is full ({self._free_bytes()} bytes free in {self._path.parent}); "
-                "results are still taken, new work is not; free space and submit again"
+                f"tracker: its disk is full ({self._free_bytes()} bytes free in {self._path.parent}, {needed} are "
+                "needed); results are still taken, new work is not; free space and submit again"
             )
 
     def _is_held(self) -> bool:

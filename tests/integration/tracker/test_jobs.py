@@ -395,7 +395,7 @@ def test_drain_lets_the_job_end_refuses_new_ones_a_device_and_tells_followers(
             assert endings((await farm.client.wait(first))[-1]) == PASS
             await until(lambda: farm.server.tracker.state.devices["dev0"].admin == "DRAINED")
             why = await farm.client.jobs.Why(job_pb2.WhyRequest(job_id=second))
-            assert "out of service, such as dev0 (DRAINED: fan)" in why.reason
+            assert "out of service: dev0 (DRAINED: fan)" in why.reason
             drain.admin = device_pb2.ADMIN_ENABLED
             await farm.client.admin.SetAdmin(drain)
             assert endings((await farm.client.wait(second))[-1]) == PASS

@@ -165,6 +165,15 @@ def test_store_makes_room_on_a_full_disk_too(open_store, clock, monkeypatch):
     assert not store.has(digest)
 
 
+def test_store_on_a_full_disk_blames_the_disk_not_the_limit(open_store, monkeypatch):
+    store = open_store(keep_free_bytes=7)
+    facts = os.statvfs(store.incoming)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*facts[:4], 0, *facts[5:])))
+    told = r"the tracker's disk is full \(0 bytes free, 7 of them stay for results\); free space"
+    with pytest.raises(StoreFull, match=told):
+        store.put(content(1, 100))
+
+
 def test_store_that_is_new_may_take_half_of_its_disk(tmp_path):
     facts = os.statvfs(tmp_path)
     assert 0 < default_limit(tmp_path) <= facts.f_blocks * facts.f_frsize // 2

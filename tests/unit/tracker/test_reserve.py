@@ -48,12 +48,12 @@ def test_reserve_occupies_its_size_until_it_is_given_up(tmp_path, disk):
 def test_reserve_that_cannot_be_had_refuses_new_work_until_there_is_room(tmp_path, disk):
     reserve = Reserve(tmp_path / "reserve", 1000)
     disk.free = 1999
-    with pytest.raises(StoreFull, match="1999 bytes free"):
+    with pytest.raises(StoreFull, match=r"1999 bytes free in .*, 2000 are needed"):
         reserve.check()
     disk.free = 2000
     reserve.check()
     disk.free = 249
-    with pytest.raises(StoreFull):
+    with pytest.raises(StoreFull, match=r"249 bytes free in .*, 250 are needed"):
         reserve.check()
     disk.free = 250
     reserve.check()

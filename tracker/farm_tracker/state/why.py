@@ -106,6 +106,8 @@ def _waiting(state: State, job: RunJob, now: float, seen: Selector) -> Explanati
         first = fitting[0]
         which = f"{first.device_id} ({first.situation})"
         reason = f"all {len(fitting)} devices that match are out of service, such as {which}"
+        if len(fitting) == 1:
+            reason = f"the device that matches is out of service: {which}"
         return Explanation(reason, place, devices=_plain(devices))
     limit = scheduling.limit_reached(Draft(state, now), job.account)
     if limit:

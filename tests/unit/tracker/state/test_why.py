@@ -61,9 +61,7 @@ def test_why_names_what_keeps_devices_out_of_service(world):
     world.join("agent", "dev0")
     world.happen(AdminSet(Selector.parse(""), Admin.MAINTENANCE, "fan"))
     world.happen(world.job())
-    assert why(world)[0] == (
-        "all 1 devices that match are out of service, such as dev0 (MAINTENANCE: fan)"
-    )
+    assert why(world)[0] == ("the device that matches is out of service: dev0 (MAINTENANCE: fan)")
     world.happen(AdminSet(Selector.parse(""), Admin.ENABLED))
     world.happen(JobCancelled("j"))
     world.happen(world.agent(devices=(world.device(health=Health.BAD),)))
@@ -100,7 +98,7 @@ def test_why_tells_what_is_wrong_with_the_only_device(world):
     sick = replace(world.device(health=Health.BAD), health_cause=cause)
     world.happen(world.agent(devices=(sick,)))
     world.happen(world.job())
-    reason = f"all 1 devices that match are out of service, such as dev0 (BAD {cause})"
+    reason = f"the device that matches is out of service: dev0 (BAD {cause})"
     assert why(world) == (reason, 1, -1.0)
 
 
