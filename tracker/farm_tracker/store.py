@@ -10,6 +10,7 @@ Invariant: what `write` returned from survives a crash; epochs in the store neve
 from __future__ import annotations
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,6 +64,10 @@ _OPEN_BUILDS = [str(it) for it in OPEN_JOBS]
 _CACHE_KEY = tuple(action_cache.primary_key.columns)
 
 
+_SECRET = re.compile(r"://[^@/]*@")
+"""User and password in a URL."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a former run left: agents, devices, the leases that it had given out, and every job that it knew."""
@@ -106,7 +111,7 @@ class Store:
             self._engine: Engine = create_engine(url, **options)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise InfrastructureError(
-                f"store {url[:80]}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
+                f"store {_shown(url)}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
                 "install kernel-farm[postgresql]"
             ) from error
         self._used: dict[tuple[Any, ...], float] = {}
@@ -117,7 +122,7 @@ class Store:
             _hide(where)
         configure(self._engine)
         try:
-            bring_up_to_date(self._engine, str(where))
+            bring_up_to_date(self._engine, _shown(str(where)))
         except DBAPIError as error:
             self._engine.dispose()
             raise unreadable(self._engine, error) from error
@@ -339,3 +344,8 @@ def _present(table: Mapping[Any, V | None]) -> list[V]:
 
 def _absent(table: Mapping[Any, Any]) -> list[Any]:
     return [key for key, value in table.items() if value is None]
+
+
+def _shown(where: str) -> str:
+    """Return a path or URL as it may be shown: without the password."""
+    return _SECRET.sub("://***@", where)[:200]

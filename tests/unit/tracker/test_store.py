@@ -30,6 +30,7 @@ from farm_tracker.store import Store, StoredChanges
 
 from farm.core.digest import digest_of
 from farm.core.ids import AgentId, DeviceId, Epoch, LeaseId
+from farm.errors import InfrastructureError
 from farm.target import Selector
 
 AGENT = Agent(
@@ -217,3 +218,13 @@ def test_store_is_readable_for_its_owner_alone_also_if_it_was_not_before(path):
     assert len(files) == 3  # with SQLite's log and index
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nosuch+driver://me:hunter2@host/farm", "postgresql+psycopg://me:hunter2@127.0.0.1:1/farm"],
+)
+def test_a_password_in_a_url_is_shown_to_nobody(url, caplog):
+    with pytest.raises(InfrastructureError) as refusal:
+        Store(url)
+    assert "hunter2" not in str(refusal.value) + caplog.text
