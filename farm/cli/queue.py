@@ -147,7 +147,9 @@ def _queue_text(rows: list[tuple[JobInfo, Why]], total: int) -> str:
             printable(job.symbol),
             place(job),
             since(job.submitted_at),
-            f"in about {span(why.estimate_s)}" if why.estimate_s is not None else "-",
+            f"in about {span(why.estimate_s)}"
+            if why.position and why.estimate_s is not None
+            else "-",
             printable(why.reason),
         )
         for job, why in rows

@@ -411,6 +411,7 @@ def test_queue_shows_what_runs_then_places(cli, saved, tracker):
     for priority in (0, 5, 9):
         cli("submit", saved, "double", "--random", "1", "--priority", priority, "--account", "team")
     tracker.jobs.change("job-1", state=job_pb2.JOB_STATE_RUNNING)
+    tracker.jobs.whys["job-1"] = job_pb2.WhyResponse(reason="running", estimate_s=0)
     tracker.jobs.whys["job-2"] = job_pb2.WhyResponse(reason="waits", position=2, estimate_s=60)
     tracker.jobs.whys["job-3"] = job_pb2.WhyResponse(reason="next", position=1, estimate_s=-1)
     value = cli("queue", "-o", "json").json
@@ -418,7 +419,7 @@ def test_queue_shows_what_runs_then_places(cli, saved, tracker):
     assert [
         (row["job"]["job_id"], row["position"], row["estimate_s"]) for row in value["jobs"]
     ] == [
-        ("job-1", None, None),
+        ("job-1", None, 0),
         ("job-3", 1, None),
         ("job-2", 2, 60),
     ]
@@ -428,6 +429,7 @@ def test_queue_shows_what_runs_then_places(cli, saved, tracker):
         "WHY",
     ]
     assert lines[1].split()[:7] == ["-", "job-1", "running", "0", "team", "double", "any"]
+    assert "in about" not in lines[1], "it runs already"
     assert lines[-1] == "and 1 more"
     assert cli("queue", "--account", "nobody").out == "the queue is empty\n"
 
