@@ -69,8 +69,9 @@ setup: .venv/stamp .venv/qemu-tried  ## Create .venv with everything needed, and
 demo: setup  ## Build a network for three devices over an embedded farm, run it, check it
 	.venv/bin/farm demo $(DEMO_ARGS)
 
-test: setup  ## Run every test and show the slowest ten
-	.venv/bin/pytest --durations=10 $(PYTEST_ARGS)
+test: setup  ## Run every test, in groups at the same time; with PYTEST_ARGS, one pytest with those arguments
+	@if [ -n "$(PYTEST_ARGS)" ]; then .venv/bin/pytest --durations=10 $(PYTEST_ARGS); \
+	else .venv/bin/python tests/parallel.py; fi
 
 check: format-check lint type layers stubs proto-lint  ## Run every check that is not a test
 

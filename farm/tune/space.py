@@ -399,7 +399,10 @@ def _levels(parameters: Sequence[Parameter], constraints: Sequence[Constraint]) 
             return math.fsum(math.log(len(left[name].values)) for name in names)
 
         wanted = min(missing, key=cost, default=frozenset(left))
-        name = min(wanted, key=lambda name: len(left[name].values))
+        # In the order of the parameters: sets have none, and numbers must be the same in every process.
+        name = min(
+            (name for name in left if name in wanted), key=lambda name: len(left[name].values)
+        )
         order.append(left.pop(name))
     levels = []
     place = {parameter.name: index for index, parameter in enumerate(order)}

@@ -69,7 +69,7 @@ def test_a_strategy_finds_better_than_random_search(strategy):
         results = []
         for seed in range(8):
             search = Search(space, seed=seed, strategy=name)
-            search_to(search, 40)
+            search_to(search, 80)
             results.append(search.best[1])
         return np.mean(results)
 

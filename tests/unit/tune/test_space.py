@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -197,3 +200,24 @@ def test_a_space_of_one_configuration_serves():
     assert space.features([0]).shape == (1, 1)
     with pytest.raises(IndexError):
         space.configuration(1)
+
+
+NUMBERS = """
+from farm.tune.space import Space
+names = ["tile", "vector", "unroll", "order", "pack"]
+space = Space({name: [1, 2, 4] for name in names}, ["tile * vector * unroll <= 8", "order + pack < 6"])
+print([list(space.configuration(number).values()) for number in range(space.size)])
+"""
+
+
+def test_numbers_are_the_same_in_every_process():
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", NUMBERS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3", "4")
+    }
+    assert len(printed) == 1
