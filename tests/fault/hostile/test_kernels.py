@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from farm_agents.sandbox.limits import Limits
+from farm_agents.worker import processes
 
 from farm.api.v1 import session_pb2
 from farm.errors import KernelCrashed, TimeLimit
@@ -355,9 +356,10 @@ def test_process_that_was_left_behind_ends_with_the_lease(client, make_artifact)
 
 
 def processes_named(name):
+    """Every process below this one that has a name; other farms of the machine are none of ours."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
+    for pid in processes.descendants_of(os.getpid()):
         with contextlib.suppress(OSError):
-            if path.read_text().strip() == name:
-                found.append(int(path.parent.name))
+            if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                found.append(pid)
     return found
