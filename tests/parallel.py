@@ -59,6 +59,9 @@ def main() -> int:
                     print(f"\n===== {' '.join(group)} =====\n{text}", flush=True)
                     failed |= process.returncode not in (0, NO_TESTS)
                     summary = text.rstrip().rpartition("\n")[2]
+                    if not COUNTED.search(summary):
+                        print(f"this group ended with {process.returncode} and without a summary")
+                        counts["error"] += 1
                     counts.update(
                         {kind.rstrip("s"): int(n) for n, kind in COUNTED.findall(summary)}
                     )
