@@ -35,6 +35,7 @@ from farm.client.job import (
     Why,
 )
 from farm.client.jobs import Job
+from farm.client.measuring import Candidate, Measured, Workload
 from farm.client.module import RemoteFunction, RemoteModule
 from farm.client.operators import EventInfo, Hold, LeaseInfo, StoreInfo
 from farm.client.run import RunOutcome
@@ -46,6 +47,7 @@ __all__ = [
     "AgentInfo",
     "AttemptInfo",
     "AttemptState",
+    "Candidate",
     "Client",
     "DeviceInfo",
     "EventInfo",
@@ -56,6 +58,7 @@ __all__ = [
     "JobState",
     "LeaseInfo",
     "LogChunk",
+    "Measured",
     "Outcome",
     "RemoteFunction",
     "RemoteModule",
@@ -65,6 +68,7 @@ __all__ = [
     "Timing",
     "Verdict",
     "Why",
+    "Workload",
     "connect",
     "tracker_address",
 ]

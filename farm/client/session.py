@@ -15,7 +15,14 @@ from typing import Any
 
 import grpc
 
-from farm.api.v1 import lease_pb2, lease_pb2_grpc, session_pb2, session_pb2_grpc, tensor_pb2
+from farm.api.v1 import (
+    lease_pb2,
+    lease_pb2_grpc,
+    measure_pb2,
+    session_pb2,
+    session_pb2_grpc,
+    tensor_pb2,
+)
 from farm.artifact import Artifact, Signature
 from farm.client import batch as batches
 from farm.client.info import DeviceInfo
@@ -26,6 +33,8 @@ from farm.core.digest import digest_of
 from farm.core.limits import MAX_INLINE_ARTIFACT_BYTES
 from farm.core.wire import Array
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
+from farm.measuring import Measurement
+from farm.measuring.wire import measurement_from_proto
 from farm.rpc import digest_to_proto, error_from_proto, rpc_errors
 
 AHEAD = 3
@@ -179,6 +188,15 @@ class Session:
             raise error
         return results[0]
 
+    def send_measure(self, request: measure_pb2.MeasureRequest) -> int:
+        """Send a candidate to be measured after those that were sent before; return the number of the request."""
+        message = session_pb2.SessionRequest(measure=request)
+        return self._send(lambda _: message, 0)
+
+    def receive_measured(self, seq: int) -> Measurement:
+        """Wait for the result of `send_measure`; what the farm did wrong is raised."""
+        return measurement_from_proto(self._answer(seq).measured)
+
     def tensors(self, arrays: Sequence[Any]) -> list[tensor_pb2.Tensor]:
         """Return messages for arrays; large ones are stored."""
         return self._store.tensors(arrays)
@@ -222,7 +240,10 @@ class Session:
                 self.close()
 
     def _ask(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
-        reply = self._receive(self._send(lambda _: request, 0))
+        return self._answer(self._send(lambda _: request, 0))
+
+    def _answer(self, seq: int) -> session_pb2.SessionReply:
+        reply = self._receive(seq)
         if reply.HasField("error"):
             raise error_from_proto(reply.error)
         return reply

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from farm.api.v1 import digest_pb2 as farm_dot_api_dot_v1_dot_digest__pb2
 from farm.api.v1 import error_pb2 as farm_dot_api_dot_v1_dot_error__pb2
+from farm.api.v1 import measure_pb2 as farm_dot_api_dot_v1_dot_measure__pb2
 from farm.api.v1 import tensor_pb2 as farm_dot_api_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61rm/api/v1/job.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"\x98\x01\n\x07RunSpec\x12\x10\n\x08selector\x18\x01 \x01(\t\x12%\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06symbol\x18\x03 \x01(\t\x12#\n\x06inputs\x18\x04 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x0e\n\x06repeat\x18\x05 \x01(\x05\x12\x0f\n\x07limit_s\x18\x06 \x01(\x01\"\xb8\x01\n\rSubmitRequest\x12\x12\n\nclient_key\x18\x01 \x01(\t\x12!\n\x03run\x18\x02 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\x12\x17\n\x0fwait_for_device\x18\x05 \x01(\x08\x12\x15\n\rqueue_limit_s\x18\x06 \x01(\x01\x12\x1d\n\x15\x63\x61ncel_when_unwatched\x18\x07 \x01(\x08\"1\n\x0eSubmitResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"\xc7\x01\n\nJobAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.farm.api.v1.AttemptState\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x12\n\nstarted_at\x18\x07 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\x08 \x01(\x01\"U\n\tJobResult\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x12\n\nsamples_ns\x18\x02 \x03(\x03\x12\x0e\n\x06target\x18\x03 \x01(\t\"\x95\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nclient_key\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.farm.api.v1.JobState\x12%\n\x07outcome\x18\x06 \x01(\x0e\x32\x14.farm.api.v1.Outcome\x12%\n\x07verdict\x18\x07 \x01(\x0e\x32\x14.farm.api.v1.Verdict\x12!\n\x03run\x18\x08 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\x12)\n\x08\x61ttempts\x18\t \x03(\x0b\x32\x17.farm.api.v1.JobAttempt\x12&\n\x06result\x18\n \x01(\x0b\x32\x16.farm.api.v1.JobResult\x12!\n\x05\x65rror\x18\x0b \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x14\n\x0csubmitted_at\x18\x0c \x01(\x01\x12\x10\n\x08\x65nded_at\x18\r \x01(\x01\x12\x12\n\nlog_chunks\x18\x0e \x01(\x03\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1d\n\x0bWaitRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nfrom_chunk\x18\x02 \x01(\x03\"O\n\x08LogChunk\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x12\n\nattempt_id\x18\x04 \x01(\t\"/\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\x0fListJobsRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\x12\x18\n\x10include_terminal\x18\x02 \x01(\x08\x12\r\n\x05limit\x18\x03 \x01(\x05\"2\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.farm.api.v1.Job\"\x1c\n\nWhyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xab\x01\n\x0bWhyResponse\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x12\n\nestimate_s\x18\x03 \x01(\x01\x12\x36\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32%.farm.api.v1.WhyResponse.DevicesEntry\x1a.\n\x0c\x44\x65vicesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xb2\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13JOB_STATE_SUBMITTED\x10\x01\x12\x14\n\x10JOB_STATE_QUEUED\x10\x02\x12\x16\n\x12JOB_STATE_BUILDING\x10\x03\x12\x15\n\x11JOB_STATE_RUNNING\x10\x04\x12\x16\n\x12JOB_STATE_TERMINAL\x10\x05\x12\x15\n\x11JOB_STATE_DELAYED\x10\x06*\x98\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x16\n\x12OUTCOME_TIME_LIMIT\x10\x03\x12\x18\n\x14OUTCOME_INFRA_FAILED\x10\x04\x12\x14\n\x10OUTCOME_POISONED\x10\x05*`\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n\x0cVERDICT_PASS\x10\x01\x12\x10\n\x0cVERDICT_FAIL\x10\x02\x12\x18\n\x14VERDICT_INCONCLUSIVE\x10\x03*\xd3\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x01\x12\x16\n\x12\x41TTEMPT_STATE_DONE\x10\x02\x12\x1e\n\x1a\x41TTEMPT_STATE_INFRA_FAILED\x10\x03\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x04\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x05\x12\x1c\n\x18\x41TTEMPT_STATE_SUPERSEDED\x10\x06\x32\xb3\x03\n\nJobService\x12\x41\n\x06Submit\x12\x1a.farm.api.v1.SubmitRequest\x1a\x1b.farm.api.v1.SubmitResponse\x12\x36\n\x06GetJob\x12\x1a.farm.api.v1.GetJobRequest\x1a\x10.farm.api.v1.Job\x12\x34\n\x04Wait\x12\x18.farm.api.v1.WaitRequest\x1a\x10.farm.api.v1.Job0\x01\x12\x39\n\x04Logs\x12\x18.farm.api.v1.LogsRequest\x1a\x15.farm.api.v1.LogChunk0\x01\x12\x36\n\x06\x43\x61ncel\x12\x1a.farm.api.v1.CancelRequest\x1a\x10.farm.api.v1.Job\x12G\n\x08ListJobs\x12\x1c.farm.api.v1.ListJobsRequest\x1a\x1d.farm.api.v1.ListJobsResponse\x12\x38\n\x03Why\x12\x17.farm.api.v1.WhyRequest\x1a\x18.farm.api.v1.WhyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x61rm/api/v1/job.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x19\x66\x61rm/api/v1/measure.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"\xc6\x01\n\x07RunSpec\x12\x10\n\x08selector\x18\x01 \x01(\t\x12%\n\x08\x61rtifact\x18\x02 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06symbol\x18\x03 \x01(\t\x12#\n\x06inputs\x18\x04 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x0e\n\x06repeat\x18\x05 \x01(\x05\x12\x0f\n\x07limit_s\x18\x06 \x01(\x01\x12,\n\x07\x63ompare\x18\x07 \x01(\x0b\x32\x1b.farm.api.v1.CompareRequest\"\xb8\x01\n\rSubmitRequest\x12\x12\n\nclient_key\x18\x01 \x01(\t\x12!\n\x03run\x18\x02 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x0f\n\x07\x61\x63\x63ount\x18\x04 \x01(\t\x12\x17\n\x0fwait_for_device\x18\x05 \x01(\x08\x12\x15\n\rqueue_limit_s\x18\x06 \x01(\x01\x12\x1d\n\x15\x63\x61ncel_when_unwatched\x18\x07 \x01(\x08\"1\n\x0eSubmitResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x65xisted\x18\x02 \x01(\x08\"\xc7\x01\n\nJobAttempt\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\x12(\n\x05state\x18\x05 \x01(\x0e\x32\x19.farm.api.v1.AttemptState\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x12\n\nstarted_at\x18\x07 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\x08 \x01(\x01\"\x82\x01\n\tJobResult\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x12\n\nsamples_ns\x18\x02 \x03(\x03\x12\x0e\n\x06target\x18\x03 \x01(\t\x12+\n\ncomparison\x18\x04 \x01(\x0b\x32\x17.farm.api.v1.Comparison\"\x95\x03\n\x03Job\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nclient_key\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x63\x63ount\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\x05\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.farm.api.v1.JobState\x12%\n\x07outcome\x18\x06 \x01(\x0e\x32\x14.farm.api.v1.Outcome\x12%\n\x07verdict\x18\x07 \x01(\x0e\x32\x14.farm.api.v1.Verdict\x12!\n\x03run\x18\x08 \x01(\x0b\x32\x14.farm.api.v1.RunSpec\x12)\n\x08\x61ttempts\x18\t \x03(\x0b\x32\x17.farm.api.v1.JobAttempt\x12&\n\x06result\x18\n \x01(\x0b\x32\x16.farm.api.v1.JobResult\x12!\n\x05\x65rror\x18\x0b \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x14\n\x0csubmitted_at\x18\x0c \x01(\x01\x12\x10\n\x08\x65nded_at\x18\r \x01(\x01\x12\x12\n\nlog_chunks\x18\x0e \x01(\x03\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1d\n\x0bWaitRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x0bLogsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nfrom_chunk\x18\x02 \x01(\x03\"O\n\x08LogChunk\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x12\n\nattempt_id\x18\x04 \x01(\t\"/\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"K\n\x0fListJobsRequest\x12\x0f\n\x07\x61\x63\x63ount\x18\x01 \x01(\t\x12\x18\n\x10include_terminal\x18\x02 \x01(\x08\x12\r\n\x05limit\x18\x03 \x01(\x05\"2\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.farm.api.v1.Job\"\x1c\n\nWhyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xab\x01\n\x0bWhyResponse\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x12\n\nestimate_s\x18\x03 \x01(\x01\x12\x36\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32%.farm.api.v1.WhyResponse.DevicesEntry\x1a.\n\x0c\x44\x65vicesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xb2\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13JOB_STATE_SUBMITTED\x10\x01\x12\x14\n\x10JOB_STATE_QUEUED\x10\x02\x12\x16\n\x12JOB_STATE_BUILDING\x10\x03\x12\x15\n\x11JOB_STATE_RUNNING\x10\x04\x12\x16\n\x12JOB_STATE_TERMINAL\x10\x05\x12\x15\n\x11JOB_STATE_DELAYED\x10\x06*\x98\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x16\n\x12OUTCOME_TIME_LIMIT\x10\x03\x12\x18\n\x14OUTCOME_INFRA_FAILED\x10\x04\x12\x14\n\x10OUTCOME_POISONED\x10\x05*`\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x10\n\x0cVERDICT_PASS\x10\x01\x12\x10\n\x0cVERDICT_FAIL\x10\x02\x12\x18\n\x14VERDICT_INCONCLUSIVE\x10\x03*\xd3\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x01\x12\x16\n\x12\x41TTEMPT_STATE_DONE\x10\x02\x12\x1e\n\x1a\x41TTEMPT_STATE_INFRA_FAILED\x10\x03\x12\x16\n\x12\x41TTEMPT_STATE_LOST\x10\x04\x12\x1b\n\x17\x41TTEMPT_STATE_CANCELLED\x10\x05\x12\x1c\n\x18\x41TTEMPT_STATE_SUPERSEDED\x10\x06\x32\xb3\x03\n\nJobService\x12\x41\n\x06Submit\x12\x1a.farm.api.v1.SubmitRequest\x1a\x1b.farm.api.v1.SubmitResponse\x12\x36\n\x06GetJob\x12\x1a.farm.api.v1.GetJobRequest\x1a\x10.farm.api.v1.Job\x12\x34\n\x04Wait\x12\x18.farm.api.v1.WaitRequest\x1a\x10.farm.api.v1.Job0\x01\x12\x39\n\x04Logs\x12\x18.farm.api.v1.LogsRequest\x1a\x15.farm.api.v1.LogChunk0\x01\x12\x36\n\x06\x43\x61ncel\x12\x1a.farm.api.v1.CancelRequest\x1a\x10.farm.api.v1.Job\x12G\n\x08ListJobs\x12\x1c.farm.api.v1.ListJobsRequest\x1a\x1d.farm.api.v1.ListJobsResponse\x12\x38\n\x03Why\x12\x17.farm.api.v1.WhyRequest\x1a\x18.farm.api.v1.WhyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,46 +37,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WHYRESPONSE_DEVICESENTRY']._loaded_options = None
   _globals['_WHYRESPONSE_DEVICESENTRY']._serialized_options = b'8\001'
-  _globals['_JOBSTATE']._serialized_start=1784
-  _globals['_JOBSTATE']._serialized_end=1962
-  _globals['_OUTCOME']._serialized_start=1965
-  _globals['_OUTCOME']._serialized_end=2117
-  _globals['_VERDICT']._serialized_start=2119
-  _globals['_VERDICT']._serialized_end=2215
-  _globals['_ATTEMPTSTATE']._serialized_start=2218
-  _globals['_ATTEMPTSTATE']._serialized_end=2429
-  _globals['_RUNSPEC']._serialized_start=116
-  _globals['_RUNSPEC']._serialized_end=268
-  _globals['_SUBMITREQUEST']._serialized_start=271
-  _globals['_SUBMITREQUEST']._serialized_end=455
-  _globals['_SUBMITRESPONSE']._serialized_start=457
-  _globals['_SUBMITRESPONSE']._serialized_end=506
-  _globals['_JOBATTEMPT']._serialized_start=509
-  _globals['_JOBATTEMPT']._serialized_end=708
-  _globals['_JOBRESULT']._serialized_start=710
-  _globals['_JOBRESULT']._serialized_end=795
-  _globals['_JOB']._serialized_start=798
-  _globals['_JOB']._serialized_end=1203
-  _globals['_GETJOBREQUEST']._serialized_start=1205
-  _globals['_GETJOBREQUEST']._serialized_end=1236
-  _globals['_WAITREQUEST']._serialized_start=1238
-  _globals['_WAITREQUEST']._serialized_end=1267
-  _globals['_LOGSREQUEST']._serialized_start=1269
-  _globals['_LOGSREQUEST']._serialized_end=1318
-  _globals['_LOGCHUNK']._serialized_start=1320
-  _globals['_LOGCHUNK']._serialized_end=1399
-  _globals['_CANCELREQUEST']._serialized_start=1401
-  _globals['_CANCELREQUEST']._serialized_end=1448
-  _globals['_LISTJOBSREQUEST']._serialized_start=1450
-  _globals['_LISTJOBSREQUEST']._serialized_end=1525
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1527
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1577
-  _globals['_WHYREQUEST']._serialized_start=1579
-  _globals['_WHYREQUEST']._serialized_end=1607
-  _globals['_WHYRESPONSE']._serialized_start=1610
-  _globals['_WHYRESPONSE']._serialized_end=1781
-  _globals['_WHYRESPONSE_DEVICESENTRY']._serialized_start=1735
-  _globals['_WHYRESPONSE_DEVICESENTRY']._serialized_end=1781
-  _globals['_JOBSERVICE']._serialized_start=2432
-  _globals['_JOBSERVICE']._serialized_end=2867
+  _globals['_JOBSTATE']._serialized_start=1903
+  _globals['_JOBSTATE']._serialized_end=2081
+  _globals['_OUTCOME']._serialized_start=2084
+  _globals['_OUTCOME']._serialized_end=2236
+  _globals['_VERDICT']._serialized_start=2238
+  _globals['_VERDICT']._serialized_end=2334
+  _globals['_ATTEMPTSTATE']._serialized_start=2337
+  _globals['_ATTEMPTSTATE']._serialized_end=2548
+  _globals['_RUNSPEC']._serialized_start=143
+  _globals['_RUNSPEC']._serialized_end=341
+  _globals['_SUBMITREQUEST']._serialized_start=344
+  _globals['_SUBMITREQUEST']._serialized_end=528
+  _globals['_SUBMITRESPONSE']._serialized_start=530
+  _globals['_SUBMITRESPONSE']._serialized_end=579
+  _globals['_JOBATTEMPT']._serialized_start=582
+  _globals['_JOBATTEMPT']._serialized_end=781
+  _globals['_JOBRESULT']._serialized_start=784
+  _globals['_JOBRESULT']._serialized_end=914
+  _globals['_JOB']._serialized_start=917
+  _globals['_JOB']._serialized_end=1322
+  _globals['_GETJOBREQUEST']._serialized_start=1324
+  _globals['_GETJOBREQUEST']._serialized_end=1355
+  _globals['_WAITREQUEST']._serialized_start=1357
+  _globals['_WAITREQUEST']._serialized_end=1386
+  _globals['_LOGSREQUEST']._serialized_start=1388
+  _globals['_LOGSREQUEST']._serialized_end=1437
+  _globals['_LOGCHUNK']._serialized_start=1439
+  _globals['_LOGCHUNK']._serialized_end=1518
+  _globals['_CANCELREQUEST']._serialized_start=1520
+  _globals['_CANCELREQUEST']._serialized_end=1567
+  _globals['_LISTJOBSREQUEST']._serialized_start=1569
+  _globals['_LISTJOBSREQUEST']._serialized_end=1644
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1646
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1696
+  _globals['_WHYREQUEST']._serialized_start=1698
+  _globals['_WHYREQUEST']._serialized_end=1726
+  _globals['_WHYRESPONSE']._serialized_start=1729
+  _globals['_WHYRESPONSE']._serialized_end=1900
+  _globals['_WHYRESPONSE_DEVICESENTRY']._serialized_start=1854
+  _globals['_WHYRESPONSE_DEVICESENTRY']._serialized_end=1900
+  _globals['_JOBSERVICE']._serialized_start=2551
+  _globals['_JOBSERVICE']._serialized_end=2986
 # @@protoc_insertion_point(module_scope)

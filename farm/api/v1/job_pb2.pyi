@@ -6,6 +6,7 @@ Durable jobs: work that the farm has promised to bring to an end, whatever resta
 from collections import abc as _abc
 from farm.api.v1 import digest_pb2 as _digest_pb2
 from farm.api.v1 import error_pb2 as _error_pb2
+from farm.api.v1 import measure_pb2 as _measure_pb2
 from farm.api.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -142,7 +143,7 @@ Global___AttemptState: _TypeAlias = AttemptState  # noqa: Y015
 
 @_typing.final
 class RunSpec(_message.Message):
-    """Run one function of an artifact on one device."""
+    """Run one function of an artifact on one device; or, with `compare`, compare functions on it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -152,6 +153,7 @@ class RunSpec(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     REPEAT_FIELD_NUMBER: _builtins.int
     LIMIT_S_FIELD_NUMBER: _builtins.int
+    COMPARE_FIELD_NUMBER: _builtins.int
     selector: _builtins.str
     """As in ListDevicesRequest."""
     symbol: _builtins.str
@@ -167,6 +169,12 @@ class RunSpec(_message.Message):
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Tensor]:
         """One for each parameter that is an input or inout, in order."""
 
+    @_builtins.property
+    def compare(self) -> _measure_pb2.CompareRequest:
+        """Instead of `artifact`, `symbol`, `inputs` and `repeat`; `limit_s` is the limit of all of it. A job that compared has
+        the verdict PASS, whatever came out.
+        """
+
     def __init__(
         self,
         *,
@@ -176,10 +184,11 @@ class RunSpec(_message.Message):
         inputs: _abc.Iterable[_tensor_pb2.Tensor] | None = ...,
         repeat: _builtins.int = ...,
         limit_s: _builtins.float = ...,
+        compare: _measure_pb2.CompareRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "compare", b"compare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "inputs", b"inputs", "limit_s", b"limit_s", "repeat", b"repeat", "selector", b"selector", "symbol", b"symbol"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "compare", b"compare", "inputs", b"inputs", "limit_s", b"limit_s", "repeat", b"repeat", "selector", b"selector", "symbol", b"symbol"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -303,6 +312,7 @@ class JobResult(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     SAMPLES_NS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    COMPARISON_FIELD_NUMBER: _builtins.int
     target: _builtins.str
     """Canonical text of the target whose slice ran."""
     @_builtins.property
@@ -311,16 +321,21 @@ class JobResult(_message.Message):
 
     @_builtins.property
     def samples_ns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def comparison(self) -> _measure_pb2.Comparison:
+        """Of a job that compares."""
+
     def __init__(
         self,
         *,
         outputs: _abc.Iterable[_tensor_pb2.Tensor] | None = ...,
         samples_ns: _abc.Iterable[_builtins.int] | None = ...,
         target: _builtins.str = ...,
+        comparison: _measure_pb2.Comparison | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs", "samples_ns", b"samples_ns", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison", "outputs", b"outputs", "samples_ns", b"samples_ns", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ Sessions: what a client does with a device while its lease lasts."""
 from collections import abc as _abc
 from farm.api.v1 import digest_pb2 as _digest_pb2
 from farm.api.v1 import error_pb2 as _error_pb2
+from farm.api.v1 import measure_pb2 as _measure_pb2
 from farm.api.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -31,6 +32,8 @@ class SessionRequest(_message.Message):
     CALL_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
+    MEASURE_FIELD_NUMBER: _builtins.int
+    COMPARE_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Increases by one with each request of a stream, from 1."""
     @_builtins.property
@@ -43,6 +46,10 @@ class SessionRequest(_message.Message):
     def batch(self) -> Global___BatchRequest: ...
     @_builtins.property
     def packed(self) -> Global___PackedRequest: ...
+    @_builtins.property
+    def measure(self) -> _measure_pb2.MeasureRequest: ...
+    @_builtins.property
+    def compare(self) -> _measure_pb2.CompareRequest: ...
     def __init__(
         self,
         *,
@@ -52,12 +59,14 @@ class SessionRequest(_message.Message):
         call: Global___CallRequest | None = ...,
         batch: Global___BatchRequest | None = ...,
         packed: Global___PackedRequest | None = ...,
+        measure: _measure_pb2.MeasureRequest | None = ...,
+        compare: _measure_pb2.CompareRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "packed", b"packed", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "load", b"load", "packed", b"packed", "request", b"request", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch", "packed"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch", "packed", "measure", "compare"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -73,6 +82,8 @@ class SessionReply(_message.Message):
     CALLED_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     PACKED_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
+    COMPARED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The request that this answers."""
@@ -86,6 +97,12 @@ class SessionReply(_message.Message):
     def batch(self) -> Global___BatchReply: ...
     @_builtins.property
     def packed(self) -> Global___PackedReply: ...
+    @_builtins.property
+    def measured(self) -> _measure_pb2.Measurement:
+        """What a candidate did wrong is in them."""
+
+    @_builtins.property
+    def compared(self) -> _measure_pb2.Comparison: ...
     @_builtins.property
     def error(self) -> _error_pb2.Error:
         """The request failed; the session goes on. KERNEL_CRASHED and TIME_LIMIT end the worker: what was loaded is
@@ -101,13 +118,15 @@ class SessionReply(_message.Message):
         called: Global___CallReply | None = ...,
         batch: Global___BatchReply | None = ...,
         packed: Global___PackedReply | None = ...,
+        measured: _measure_pb2.Measurement | None = ...,
+        compared: _measure_pb2.Comparison | None = ...,
         error: _error_pb2.Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "packed", b"packed", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "error", b"error", "loaded", b"loaded", "packed", b"packed", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "packed", "error"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "packed", "measured", "compared", "error"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 

@@ -1,0 +1,130 @@
+"""What may be concluded from samples.
+
+Owns: statistics of one column, noise grades, paired ratios and their verdict. Does not own: taking samples.
+
+Invariant: pure and deterministic: the bootstrap has a fixed seed, so that equal samples give equal conclusions.
+
+Notes
+-----
+The estimator of a comparison is the median of ratios of samples that were taken next to each other, of the CPU time of
+the calling thread: whatever slows the machine down for longer than a pair slows both of it, and time in which others
+run is not counted. The interval is the percentile bootstrap of that median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farm.measuring.values import ComparedPair, Grade, Samples, Statistics, Verdict
+
+RESAMPLES = 1_000
+CONFIDENCE = 0.95
+MIN_CLEAN = 3
+GRADES = ((Grade.A, 0.01), (Grade.B, 0.05))
+_SEED = 20_240_229
+
+Numbers = NDArray[np.float64]
+
+
+def interval(values: Numbers) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the median of at least one number."""
+    rng = np.random.default_rng(_SEED)
+    chosen = rng.integers(0, len(values), (RESAMPLES, len(values)))
+    medians = np.median(values[chosen], axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(medians, (tail, 1 - tail))
+    return float(low), float(high)
+
+
+def statistics_of(samples: Samples, clock: str) -> Statistics | None:
+    """Return statistics of one call by a clock; None without samples."""
+    values = np.array(samples.per_call(clock), np.float64)
+    if not len(values):
+        return None
+    clean = np.delete(values, list(samples.disturbed))
+    used = clean if len(clean) >= MIN_CLEAN else values
+    quarters = np.quantile(used, (0.25, 0.75))
+    low, high = interval(used)
+    return Statistics(
+        n=len(values),
+        clean=len(clean),
+        min=float(used.min()),
+        p10=float(np.quantile(used, 0.1)),
+        median=float(np.median(used)),
+        spread=float(quarters[1] - quarters[0]) / 2,
+        low=low,
+        high=high,
+    )
+
+
+def grade_of(found: Statistics | None) -> Grade:
+    """Return how far the noise of samples allows conclusions."""
+    if found is None or found.clean < MIN_CLEAN or found.median <= 0:
+        return Grade.C
+    half = max(found.high - found.median, found.median - found.low) / found.median
+    return next((grade for grade, limit in GRADES if half <= limit), Grade.C)
+
+
+def compare(first: Samples, other: Samples, clock: str, threshold: float) -> ComparedPair:
+    """Return what interleaved samples say of `other` against `first`; samples of one index are a pair.
+
+    Parameters
+    ----------
+    threshold
+        Differences below it do not matter, as a part of 1.
+    """
+    a, b = np.array(first.per_call(clock)), np.array(other.per_call(clock))
+    count = min(len(a), len(b))
+    usable = np.zeros(count, np.bool_)
+    usable[:] = (a[:count] > 0) & (b[:count] > 0)
+    clean = usable.copy()
+    clean[[index for index in (*first.disturbed, *other.disturbed) if index < count]] = False
+    chosen = clean if clean.sum() >= MIN_CLEAN else usable
+    if not chosen.any():
+        return ComparedPair(Verdict.INCONCLUSIVE, pairs=count)
+    ratios = b[:count][chosen] / a[:count][chosen]
+    low, high = interval(ratios)
+    return ComparedPair(
+        verdict=verdict_of(low, high, threshold),
+        ratio=float(np.median(ratios)),
+        low=low,
+        high=high,
+        pairs=count,
+        clean=int(clean.sum()),
+    )
+
+
+def verdict_of(low: float, high: float, threshold: float) -> Verdict:
+    """Return what the interval of a ratio means."""
+    if high < 1 - threshold:
+        return Verdict.FASTER
+    if low > 1 + threshold:
+        return Verdict.SLOWER
+    if low >= 1 - threshold and high <= 1 + threshold:
+        return Verdict.SAME
+    return Verdict.INCONCLUSIVE
+
+
+def disturbed(samples: Samples, excess: float = 0.1) -> tuple[int, ...]:
+    """Return the indices of samples that something disturbed.
+
+    A sample is disturbed if its thread was made to wait, if the hypervisor gave the CPU to others for more than
+    `excess` of it, or if it lasted longer by more than `excess` than the CPU time that it got.
+    """
+    found: list[int] = []
+    for index, wall_ns in enumerate(samples.wall_ns):
+        waited = bool(samples.switches) and samples.switches[index] > 0
+        stolen = bool(samples.steal_ns) and samples.steal_ns[index] > excess * wall_ns
+        idle = bool(samples.cpu_ns) and wall_ns > (1 + excess) * samples.cpu_ns[index]
+        if waited or stolen or idle:
+            found.append(index)
+    return tuple(found)
+
+
+def settled(windows: Sequence[float], within: float = 0.05, count: int = 3) -> bool:
+    """Tell whether the last windows agree."""
+    last = windows[-count:]
+    return len(last) == count and max(last) <= (1 + within) * min(last)
