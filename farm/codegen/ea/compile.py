@@ -41,7 +41,8 @@ def compile_ea(function: Function, target: Target) -> BuiltModule:
         )
     layer = lift(function)
     epilogue = compile_epilogue(layer)
-    program = schedule(layer, epilogue, choose_tiling(layer, epilogue, config), config)
+    tiling = choose_tiling(layer, epilogue, config, layer.hints)
+    program = schedule(layer, epilogue, tiling, config)
     findings = verify(program, max_findings=1)
     if (
         findings

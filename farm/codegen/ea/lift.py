@@ -8,13 +8,18 @@ Invariant: a `Layer` stands for exactly what its function computes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from farm.errors import UnsupportedFunction
 from farm.ir import Buffer, DType, Function, Role
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, map_children
 from farm.ir.source import Source
-from farm.ir.stmt import Allocate, Block, For, Stmt, Store
+from farm.ir.stmt import Allocate, Block, For, Stmt, Store, walk
+
+HINT = "ea."
+"""How annotations begin that are for this code generator."""
+HINTS = ("rows", "blocks", "depth_blocks", "buffers", "rows_outside")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Layer:
         None for a vector, which counts as one row.
     value
         In terms of `row`, `column`, the product's result and parameters.
+    hints
+        The loops' annotations that begin with `HINT`, without it.
     """
 
     function: Function
@@ -51,6 +58,7 @@ class Layer:
     row: Var | None
     column: Var
     value: Expr
+    hints: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -76,7 +84,7 @@ def lift(function: Function) -> Layer:
         raise lifting.refuse(f"its body is {function.body.language.value}")
     for nest in _nests(function.body):
         lifting.nest(nest)
-    return lifting.layer()
+    return replace(lifting.layer(), hints=lifting.hints())
 
 
 def _nests(stmt: Stmt) -> list[Stmt]:
@@ -162,6 +170,23 @@ class _Lifting:
                 )
             case _:
                 return map_children(expr, self.inline)
+
+    def hints(self) -> dict[str, int]:
+        """Return the loops' hints."""
+        found: dict[str, int] = {}
+        for stmt in walk(self.function.body):
+            for key, value in stmt.annotations if isinstance(stmt, For) else ():
+                name = key.removeprefix(HINT)
+                if name == key:
+                    continue
+                if name not in HINTS or not isinstance(value, int):
+                    known = ", ".join(HINT + each for each in HINTS)
+                    raise self.refuse(
+                        f"no hint {key}={value!r} is known; give one of {known} a number"
+                    )
+                if found.setdefault(name, value) != value:
+                    raise self.refuse(f"two loops have different hints {key}")
+        return found
 
     def layer(self) -> Layer:
         """Return the whole, once all nests were taken."""

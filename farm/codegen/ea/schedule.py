@@ -45,6 +45,7 @@ class _Tile:
     columns: int
     first: bool
     last: bool
+    new_rows: bool
     new_columns: bool
 
 
@@ -76,17 +77,36 @@ class _Emission:
         self.product = self.program.semaphore("product")
         self.result = self.program.semaphore("result")
         self.output_free = self.program.semaphore("output_free")
-        self.operands_used = False  # whether a tile of operands was ever given to GE
+        self.tile_count = len(list(self.tiles()))
+        self.products = 0  # that were given to GE
+        self.weights = self.matrices = -1  # how often each operand was loaded, counted from 0
 
     def tiles(self) -> Iterator[_Tile]:
-        """Yield the tiles: blocks of columns outside, rows inside, so that vectors are loaded rarely."""
-        layer, width = self.layer, self.tiling.blocks * self.config.dim
-        for column in range(0, layer.columns, width):
-            for row in range(0, layer.rows, self.tiling.rows):
-                rows = min(self.tiling.rows, layer.rows - row)
-                columns = min(width, layer.columns - column)
-                last = row + rows == layer.rows and column + columns == layer.columns
-                yield _Tile(row, rows, column, columns, row == column == 0, last, row == 0)
+        """Yield the tiles: by default blocks of columns outside, so that vectors are loaded rarely."""
+        layer, width, height = self.layer, self.tiling.blocks * self.config.dim, self.tiling.rows
+        columns, rows = range(0, layer.columns, width), range(0, layer.rows, height)
+        if self.tiling.rows_outside:
+            order = [(row, column) for row in rows for column in columns]
+        else:
+            order = [(row, column) for column in columns for row in rows]
+        before = (-1, -1)
+        for row, column in order:
+            yield _Tile(
+                row,
+                min(height, layer.rows - row),
+                column,
+                min(width, layer.columns - column),
+                first=(row, column) == order[0],
+                last=(row, column) == order[-1],
+                new_rows=row != before[0],
+                new_columns=column != before[1],
+            )
+            before = (row, column)
+
+    @property
+    def buffers(self) -> int:
+        """How many places there are for each operand of GE."""
+        return len(self.tiling.a)
 
     def tile(self, tile: _Tile, following: _Tile | None) -> None:
         """Compute one tile of the output."""
@@ -132,31 +152,36 @@ class _Emission:
         product, dim = self.layer.product, self.config.dim
         assert product is not None
         step = self.tiling.depth_blocks * dim
-        whole_depth = step >= product.depth  # then the weights stay for all rows
+        whole_depth = step >= product.depth  # then operands stay while the next tiles need them
+        count = self.tile_count * -(-product.depth // step)
         for start in range(0, product.depth, step):
             depth = min(step, product.depth - start)
-            wait = [self.operands_free] if self.operands_used else []
+            wait = [self.operands_free] if self.products >= self.buffers else []
+            new_rows = not whole_depth or tile.new_rows
             if not whole_depth or tile.new_columns:
-                self.load_weights(product.w, tile, start, depth, wait)
+                post = [] if new_rows else [self.operands]
+                self.load_weights(product.w, tile, start, depth, wait, post)
                 wait = []
-            self.program.load(
-                spad(self.tiling.a),
-                self.args[product.a.name],
-                rows=tile.rows,
-                cols=depth,
-                dstride=product.depth if tile.rows > 1 else 0,
-                offset=tile.row * product.depth + start,
-                lstride=self.tiling.rows,
-                wait=wait,
-                post=[self.operands],
-            )
+            if new_rows:
+                self.matrices += 1
+                self.program.load(
+                    spad(self.tiling.a[self.matrices % self.buffers]),
+                    self.args[product.a.name],
+                    rows=tile.rows,
+                    cols=depth,
+                    dstride=product.depth if tile.rows > 1 else 0,
+                    offset=tile.row * product.depth + start,
+                    lstride=self.tiling.rows,
+                    wait=wait,
+                    post=[self.operands],
+                )
             is_last = start + depth == product.depth
             free_output = [self.output_free] if start == 0 and not tile.first else []
-            self.operands_used = True
+            self.products += 1
             self.program.gemm(
                 acc(self.tiling.output),
-                spad(self.tiling.a),
-                spad(self.tiling.w),
+                spad(self.tiling.a[self.matrices % self.buffers]),
+                spad(self.tiling.w[self.weights % self.buffers]),
                 m=tile.rows,
                 nt=self.config.blocks(tile.columns),
                 kt=self.config.blocks(depth),
@@ -165,17 +190,21 @@ class _Emission:
                 accumulate=start > 0,
                 wait=[self.operands, *free_output],
                 post=[
-                    *([] if is_last and tile.last else [self.operands_free]),
+                    *([self.operands_free] if self.products + self.buffers <= count else []),
                     *([self.product] if is_last else []),
                 ],
             )
 
-    def load_weights(self, w: Buffer, tile: _Tile, start: int, depth: int, wait: list[int]) -> None:
+    def load_weights(
+        self, w: Buffer, tile: _Tile, start: int, depth: int, wait: list[int], post: list[int]
+    ) -> None:
         """Load a tile of weights; rows beyond the depth become zero, since GEMM reads whole blocks."""
+        self.weights += 1
+        at = self.tiling.w[self.weights % self.buffers]
         dim, blocks = self.config.dim, self.config.blocks(tile.columns)
         between = self.config.blocks(depth) * dim
         self.program.load(
-            spad(self.tiling.w),
+            spad(at),
             self.args[w.name],
             rows=depth,
             cols=tile.columns,
@@ -183,13 +212,15 @@ class _Emission:
             offset=start * self.layer.columns + tile.column,
             lstride=between,
             wait=wait,
+            post=post if depth == between else [],
         )
         if depth < between:
             self.program.fill(
-                spad(self.tiling.w + depth),
+                spad(at + depth),
                 rows=between - depth,
                 cols=blocks * dim,
                 lstride=between,
+                post=post,
             )
 
     def vector_code(self, tile: _Tile, has_extras: bool, frees: bool) -> None:

@@ -1,7 +1,7 @@
 """The recipe for sums of products in general: convolutions, batched and transposed matrix products.
 
-Owns: which iterators become the lanes and rows of a register tile, and that recipe. Does not own: plain products of
-large matrices, whose panels must also stay in the caches (`product`).
+Owns: which iterators become the lanes and rows of a register tile, that recipe, its knobs. Does not own: plain products
+of large matrices, whose panels must also stay in the caches (`product`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from farm.errors import ScheduleError
 from farm.ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var
+from farm.ops.schedules.knobs import Choice, Knobs, divisors, values
 from farm.ops.schedules.machine import Machine
 from farm.schedule import LoopRV, Schedule
 from farm.schedule.block import Leaf, variables
 
 MOST_ROWS = 13
+MOST_VECTORS = 4
 TAPS = 9  # steps of the sums that are unrolled: a 3 x 3 filter
 LATENCY = 4.0  # cycles from one fused multiplication and addition to the next on its result; two start in each cycle
 
@@ -76,23 +78,52 @@ def variables_of(load: Load) -> set[Var]:
     return {var for index in load.indices for var in variables(index)}
 
 
-def schedule_contraction(sch: Schedule, block: str, machine: Machine) -> None:
+def contraction_knobs(leaf: Leaf, machine: Machine) -> Knobs:
+    """Return the choices: ``rows`` x ``columns`` of a register tile, which divide, and up to how many steps of the
+    innermost sums are unrolled (``taps``).
+
+    Raises
+    ------
+    ScheduleError
+        The block is no contraction, or its extents divide into no tile.
+    """  # noqa: D205 - the sentence needs the room
+    found = contraction_of(leaf)
+    if found is None:
+        raise ScheduleError(
+            f"tiles of {leaf.name}: it is no sum of products with lanes of their own"
+        )
+    extents = {each.var: each.extent for each in leaf.iters}
+    lanes = machine.lanes(leaf.buffer.dtype.size_bytes)
+    high = extents[found.row] if found.row is not None else 1
+    wide = extents[found.lane]
+    rows, columns = tile_of(machine, lanes, high, wide)
+    widths = divisors(wide, max(2, lanes // 2), MOST_VECTORS * lanes)
+    vectors = f"((columns + {lanes - 1}) // {lanes})"
+    return Knobs(
+        {
+            "rows": values(divisors(high, most=MOST_ROWS), rows),
+            "columns": values(widths, columns),
+            "taps": (1, 3, TAPS, 25),
+        },
+        (f"(rows + 1) * {vectors} < {machine.registers}",),
+        {"rows": rows, "columns": columns, "taps": TAPS},
+    )
+
+
+def schedule_contraction(sch: Schedule, block: str, choice: Choice) -> None:
     """Keep a tile of results in registers: `lane` in vectors, `row` unrolled, all sums inside.
 
     Raises
     ------
     ScheduleError
-        The block is no contraction, its extents divide into no tile, or a step does not fit.
+        The block is no contraction, or a step does not fit.
     """
     leaf = sch.block(block)
     found = contraction_of(leaf)
     if found is None:
         raise ScheduleError(f"tiles of {block}: it is no sum of products with lanes of their own")
     extents = {each.var: each.extent for each in leaf.iters}
-    lanes = machine.lanes(leaf.buffer.dtype.size_bytes)
-    rows, columns = tile_of(
-        machine, lanes, extents[found.row] if found.row is not None else 1, extents[found.lane]
-    )
+    rows, columns = choice["rows"], choice["columns"]
     sch.fast_math(contract=True)
     _pack(sch, block, leaf, found, columns)
     result = sch.cache_write(block, 0, "register")
@@ -121,7 +152,8 @@ def schedule_contraction(sch: Schedule, block: str, machine: Machine) -> None:
     for loop in inner:
         sch.unroll(loop)
     sch.vectorize(lane)
-    _unroll_taps(sch, sums, [extents[each.var] for each in leaf.iters if each.reduce])
+    counts = [extents[each.var] for each in leaf.iters if each.reduce]
+    _unroll_taps(sch, sums, counts, choice["taps"])
 
 
 def tile_of(machine: Machine, lanes: int, rows: int, columns: int) -> tuple[int, int]:
@@ -166,12 +198,12 @@ def _pack(sch: Schedule, block: str, leaf: Leaf, found: Contraction, columns: in
     sch.vectorize(sch.get_loops(copy)[-1])
 
 
-def _unroll_taps(sch: Schedule, sums: list[LoopRV], extents: list[int]) -> None:
+def _unroll_taps(sch: Schedule, sums: list[LoopRV], extents: list[int], most: int) -> None:
     """Unroll the innermost sums, but for one loop at least, while that leaves little code."""
     steps = 1
     for loop, extent in list(zip(sums, extents, strict=True))[:0:-1]:
         steps *= extent
-        if steps > TAPS:
+        if steps > most:
             break
         sch.unroll(loop)
 

@@ -1,20 +1,38 @@
 """Recipes for everything that goes over memory once: element-wise stages, and reductions of rows.
 
-Owns: these recipes.
+Owns: these recipes and their knobs.
 """
 
 from __future__ import annotations
 
 from farm.errors import ScheduleError
+from farm.ir.expr import Expr, Select, walk
+from farm.ops.schedules.knobs import Choice, Knobs, divisors, values
 from farm.ops.schedules.machine import Machine
 from farm.schedule import Schedule
+from farm.schedule.block import Leaf
 
 UNROLL = 4  # vectors that are in flight at once
+MOST_UNROLL = 16
+WHOLE = 1024  # lanes that one loop may have
 
 
-def schedule_elementwise(
-    sch: Schedule, block: str, machine: Machine, extent: int, size_bytes: int
-) -> None:
+def elementwise_knobs(leaf: Leaf, machine: Machine) -> Knobs:
+    """Return the choices: how many elements are computed at once (``width``); those left over get a loop."""
+    extent = leaf.iters[-1].extent if leaf.iters else 1
+    size_bytes = leaf.buffer.dtype.size_bytes
+    lanes = machine.lanes(size_bytes)
+    wide = lanes * UNROLL
+    width = extent if extent <= 2 * wide else wide if extent % wide == 0 else lanes
+    multiples = (lanes << shift for shift in range(MOST_UNROLL.bit_length()))
+    whole = [extent] if 1 < extent <= min(WHOLE, 4 * wide) else []
+    found = [each for each in multiples if 1 < each <= extent]
+    if _is_guarded(leaf.value):  # left-over elements may have guards that are never true
+        found = [each for each in found if extent % each == 0]
+    return Knobs({"width": values(found, width, *whole)}, (), {"width": width})
+
+
+def schedule_elementwise(sch: Schedule, block: str, extent: int, choice: Choice) -> None:
     """Vectorize the innermost loop of a block without a reduction.
 
     Raises
@@ -22,32 +40,46 @@ def schedule_elementwise(
     ScheduleError
         Its iterations depend on each other.
     """
-    lanes = machine.lanes(size_bytes)
     loops = sch.get_loops(block)
     if not loops or extent < 2:
         return
-    wide = lanes * UNROLL
-    if extent <= 2 * wide:
+    width = choice["width"]
+    if width == extent:
         sch.vectorize(loops[-1])
         return
-    width = wide if extent % wide == 0 else lanes
     parts = sch.split(loops[-1], [None, width], tail="peel")
     sch.vectorize(parts[1])
 
 
-def schedule_row_reduction(
-    sch: Schedule, block: str, machine: Machine, extent: int, size_bytes: int
-) -> None:
+def _is_guarded(expr: Expr) -> bool:
+    return any(isinstance(each, Select) for each in walk(expr))
+
+
+def row_reduction_knobs(machine: Machine, extent: int, size_bytes: int) -> Knobs:
+    """Return the choices: how many sums of a row go on at once (``width``), which divides the row.
+
+    Raises
+    ------
+    ScheduleError
+        The extent is no multiple of the lanes.
+    """
+    lanes = machine.lanes(size_bytes)
+    wide = lanes * UNROLL
+    if extent % wide:
+        raise ScheduleError(f"row reduction: extent {extent} is no multiple of {wide}")
+    found = values(divisors(extent // lanes, most=MOST_UNROLL), UNROLL)
+    return Knobs({"width": tuple(lanes * each for each in found)}, (), {"width": wide})
+
+
+def schedule_row_reduction(sch: Schedule, block: str, choice: Choice) -> None:
     """Reduce the innermost loop in the lanes of vectors, then over the lanes.
 
     Raises
     ------
     ScheduleError
-        The extent is no multiple of the lanes, or a step does not fit.
+        A step does not fit.
     """
-    lanes = machine.lanes(size_bytes) * UNROLL
-    if extent % lanes:
-        raise ScheduleError(f"row reduction of {block}: extent {extent} is no multiple of {lanes}")
+    lanes = choice["width"]
     sch.fast_math(contract=True, reassociate=True)
     loops = sch.get_loops(block)
     outer, lane = sch.split(loops[-1], [None, lanes])

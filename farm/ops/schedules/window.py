@@ -1,6 +1,6 @@
 """The recipe for sums whose lanes are neighbours in the result's last dimension: depthwise and grouped convolutions.
 
-Owns: that recipe. Does not own: tiles in which one operand is packed (`contraction`).
+Owns: that recipe and its knobs. Does not own: tiles in which one operand is packed (`contraction`).
 """
 
 from __future__ import annotations
@@ -11,33 +11,59 @@ from farm.errors import ScheduleError
 from farm.ir.affine import affine
 from farm.ir.expr import Expr, Load, Var
 from farm.ops.schedules.contraction import factors
+from farm.ops.schedules.knobs import Choice, Knobs, divisors, values
 from farm.ops.schedules.machine import Machine
 from farm.schedule import Schedule
 from farm.schedule.block import Leaf, variables
 
 VECTORS = 8  # of results that are in registers at once
+MOST_VECTORS = 12
 TAPS = 25  # sums of up to so many steps are unrolled
+MOST_TAPS = 49
 STRIDE = 4
 STAGE_BYTES = 64 << 10  # of an operand that is made for one iteration of the outer loops
 
 
-def schedule_window(sch: Schedule, block: str, machine: Machine) -> None:
+def window_knobs(leaf: Leaf, machine: Machine) -> Knobs:
+    """Return the choices: results that are in registers at once (``width``, which divides the row), and up to how
+    many steps of the sums are unrolled (``taps``).
+
+    Raises
+    ------
+    ScheduleError
+        The block is no such sum, or its rows have no divisor that fits.
+    """  # noqa: D205 - the sentence needs the room
+    spatial = [each for each in leaf.iters if not each.reduce]
+    pair = factors(leaf)
+    if pair is None or not spatial or list(leaf.indices) != [each.var for each in spatial]:
+        raise ScheduleError(f"window of {leaf.name}: it is no sum of products")
+    lane = spatial[-1]
+    if not all(_is_near(load, lane.var, leaf) for load in pair):
+        raise ScheduleError(f"window of {leaf.name}: neighbours do not read neighbours")
+    lanes = machine.lanes(leaf.buffer.dtype.size_bytes)
+    width = _width(lane.extent, lanes)
+    steps = math.prod(each.extent for each in leaf.iters if each.reduce)
+    return Knobs(
+        {
+            "width": values(divisors(lane.extent, 2, MOST_VECTORS * lanes), width),
+            "taps": values({1, TAPS, *([steps] if steps <= MOST_TAPS else [])}),
+        },
+        (),
+        {"width": width, "taps": TAPS},
+    )
+
+
+def schedule_window(sch: Schedule, block: str, choice: Choice) -> None:
     """Keep part of a row of results in registers while the sums of all its elements go on.
 
     Raises
     ------
     ScheduleError
-        The block is no such sum, or a step does not fit.
+        A step does not fit.
     """
     leaf = sch.block(block)
     spatial = [each for each in leaf.iters if not each.reduce]
-    pair = factors(leaf)
-    if pair is None or not spatial or list(leaf.indices) != [each.var for each in spatial]:
-        raise ScheduleError(f"window of {block}: it is no sum of products")
-    lane = spatial[-1]
-    if not all(_is_near(load, lane.var, leaf) for load in pair):
-        raise ScheduleError(f"window of {block}: neighbours do not read neighbours")
-    width = _width(lane.extent, machine.lanes(leaf.buffer.dtype.size_bytes))
+    width = choice["width"]
     sch.fast_math(contract=True)
     result = sch.cache_write(block, 0, "register")
     loops = sch.get_loops(block)
@@ -49,7 +75,7 @@ def schedule_window(sch: Schedule, block: str, machine: Machine) -> None:
     start = sch.decompose_reduction(block, sums[0])
     for copy in (start, result):
         sch.vectorize(sch.get_loops(copy)[-1])
-    if math.prod(each.extent for each in leaf.iters if each.reduce) <= TAPS:
+    if math.prod(each.extent for each in leaf.iters if each.reduce) <= choice["taps"]:
         for loop in sums:
             sch.unroll(loop)
     sch.vectorize(inner)
