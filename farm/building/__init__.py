@@ -9,7 +9,7 @@ here and on any farm.
 """
 
 from farm.building.local import build
-from farm.building.plan import BuildItem, BuildPlan, Request, plan
+from farm.building.plan import BuildItem, BuildPlan, Request, Tuned, plan
 from farm.building.report import ItemOutcome, ItemState, Progress, failure
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ItemState",
     "Progress",
     "Request",
+    "Tuned",
     "build",
     "failure",
     "plan",

@@ -9,7 +9,7 @@ Invariant: the artifact is that of a farm for the same plan, byte for byte.
 from __future__ import annotations
 
 from farm.artifact import Artifact, BuiltModule, assemble
-from farm.building.plan import BuildItem, Request, plan
+from farm.building.plan import BuildItem, Request, Tuned, plan
 from farm.building.report import ItemOutcome, ItemState, Progress, failure
 from farm.codegen import compile_function
 from farm.codegen.alone import compile_alone
@@ -25,6 +25,7 @@ def build(
     *,
     variants: bool = False,
     keep_going: bool = False,
+    tuned: Tuned | None = None,
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> Artifact:
@@ -40,6 +41,8 @@ def build(
         Allow one public name on several targets; the loader picks the first that a device supports.
     keep_going
         Go on after a failure, so that the report names everything that does not build.
+    tuned
+        Apply the best schedules that it knows, such as `farm.tune.Records`.
     progress
         Called with each change of an item.
 
@@ -58,7 +61,7 @@ def build(
     >>> list(artifact.symbols)
     ['double']
     """
-    work = plan(request, target_host, variants=variants)
+    work = plan(request, target_host, variants=variants, tuned=tuned)
     report = progress or (lambda outcome: None)
     clock = clock or SystemClock()
     modules: list[BuiltModule] = []

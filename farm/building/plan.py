@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from farm.artifact.abi import private_symbol
 from farm.artifact.module import Kind
@@ -66,8 +67,20 @@ class BuildPlan:
     items: tuple[BuildItem, ...]
 
 
+class Tuned(Protocol):
+    """Knows good schedules of functions, such as `farm.tune.Records`."""
+
+    def tuned(self, function: Function, target: Target) -> Function:
+        """Return a function with the best schedule that is known of it for a target; as it is if there is none."""
+        ...
+
+
 def plan(
-    request: Request, target_host: str | Target | None = None, *, variants: bool = False
+    request: Request,
+    target_host: str | Target | None = None,
+    *,
+    variants: bool = False,
+    tuned: Tuned | None = None,
 ) -> BuildPlan:
     """Check a request and lay out its compilations.
 
@@ -80,6 +93,8 @@ def plan(
         What the calling code is compiled for; None: the one that all targets name, else this machine.
     variants
         Allow one public name on several targets; the loader picks the first that a device supports.
+    tuned
+        Whose schedules are applied, where it knows one.
 
     Raises
     ------
@@ -97,6 +112,8 @@ def plan(
     placed = list(_placements(request))
     if not placed:
         raise InvalidInput("build: no functions; pass {target: [functions]}")
+    if tuned is not None:
+        placed = [(target, tuned.tuned(function, target)) for target, function in placed]
     host = _host([target for target, _ in placed], target_host)
     functions: dict[tuple[Target, str], Function] = {}
     for target, function in placed:

@@ -18,7 +18,7 @@ from farm.api.v1 import (
     run_pb2_grpc,
 )
 from farm.artifact import Artifact
-from farm.building import Progress, Request, plan
+from farm.building import Progress, Request, Tuned, plan
 from farm.client import build as building
 from farm.client import run as running
 from farm.client.accounts import AccountCalls
@@ -115,6 +115,7 @@ class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
         *,
         variants: bool = False,
         keep_going: bool = False,
+        tuned: Tuned | None = None,
         progress: Progress | None = None,
     ) -> Artifact:
         """Build on the farm: as `farm.build`, with the same bytes as result.
@@ -124,7 +125,7 @@ class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
         FarmError
             As `farm.build`; and `NobodyCanServe`: no agent builds for one of the targets.
         """
-        work = plan(request, target_host, variants=variants)
+        work = plan(request, target_host, variants=variants, tuned=tuned)
         key = random_id("build")
 
         def send() -> Artifact:

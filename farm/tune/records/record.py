@@ -1,0 +1,293 @@
+"""What a record holds, and the values that it is kept and found under.
+
+Owns: those values, checked, and their plain form. Does not own: where they are kept (`database`).
+
+Invariant: `Record.from_plain(record.to_plain()) == record`; a record's id depends on what it says and on nothing else,
+so that importing one twice adds nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from farm.errors import FarmError, InvalidInput
+from farm.ir import Function, parse, serialise
+from farm.tune.expression import Value
+
+MAX_TEXT = 1 << 20
+
+
+class Outcome(StrEnum):
+    """How a trial ended; only OK has a value that counts.
+
+    As `farm.measuring.Status`, and what can go wrong before there is anything to measure.
+    """
+
+    OK = "ok"
+    SLOW = "slow"
+    WRONG = "wrong"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    FORGED = "forged"
+    BUILD_FAILED = "build_failed"
+    QUARANTINED = "quarantined"
+    """Two devices were lost while it ran."""
+    SCHEDULE_REFUSED = "schedule_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is tuned: a function, whatever its name.
+
+    Attributes
+    ----------
+    code
+        Its canonical bytes.
+    """
+
+    name: str
+    code: bytes
+
+    @staticmethod
+    def of(function: Function) -> Workload:
+        """Return the workload of a function, without its target."""
+        return Workload(function.name, serialise(replace(function, target=None)))
+
+    @property
+    def id(self) -> str:
+        """16 hex digits that stand for the computation; functions that differ in their name have one."""
+        nameless = replace(self.function, name="workload")
+        return hashlib.sha256(serialise(nameless)).hexdigest()[:16]
+
+    @property
+    def function(self) -> Function:
+        """The function in canonical form."""
+        return parse(self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Where values are comparable.
+
+    Attributes
+    ----------
+    workload
+        Its id.
+    target
+        Canonical text.
+    host
+        Stands for the device and its host.
+    cache
+        The cache mode.
+    toolchain
+        Of the compiler.
+    """
+
+    workload: str
+    target: str
+    host: str
+    cache: str
+    toolchain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One trial: a candidate, and what came of it on a device.
+
+    Attributes
+    ----------
+    template
+        What the configuration belongs to.
+    trace
+        The schedule's steps as JSON: what `farm.schedule.Trace` replays; empty if there was none.
+    value
+        Median of a call in `unit`; None unless the outcome is OK.
+    samples
+        Every raw sample, column by column, as measured.
+    run
+        Of which tuning.
+    wall
+        When, in seconds since 1970.
+    """
+
+    key: Key
+    template: str
+    configuration: Mapping[str, Value]
+    trace: str
+    outcome: Outcome
+    value: float | None = None
+    unit: str = ""
+    clock: str = ""
+    timing_class: str = ""
+    grade: str = ""
+    checked: bool = False
+    device_id: str = ""
+    error_code: str = ""
+    error_message: str = ""
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    fingerprint: Mapping[str, str | None] = field(default_factory=dict)
+    phases: Mapping[str, float] = field(default_factory=dict)
+    run: str = ""
+    wall: float = 0.0
+
+    def __post_init__(self) -> None:
+        good = self.value is not None and math.isfinite(self.value) and self.value > 0
+        if good != (self.outcome is Outcome.OK):
+            raise InvalidInput(
+                f"record: outcome {self.outcome} with value {self.value}; ok ones have a number above 0, others none"
+            )
+
+    @property
+    def id(self) -> str:
+        """Digest of all that it says."""
+        return hashlib.sha256(canonical(self.to_plain()).encode()).hexdigest()[:32]
+
+    @property
+    def configuration_text(self) -> str:
+        """The configuration as canonical JSON."""
+        return canonical(self.configuration)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as what JSON has."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        del plain["key"]
+        for name in ("configuration", "samples", "statistics", "fingerprint", "phases"):
+            plain[name] = dict(plain[name])
+        return {**asdict(self.key), **plain, "outcome": self.outcome.value}
+
+    @staticmethod
+    def from_plain(plain: Mapping[str, Any]) -> Record:
+        """Return the record that a plain form says.
+
+        Raises
+        ------
+        InvalidInput
+            It is malformed; names the field.
+        """
+        known = {each.name: each.type for each in fields(Record) if each.name != "key"}
+        keys = [each.name for each in fields(Key)]
+        checked(plain, {**dict.fromkeys(keys, "str"), **known}, "record")
+        own = {name: plain[name] for name in known}
+        own["outcome"] = _outcome(plain["outcome"])
+        return Record(Key(**{name: plain[name] for name in keys}), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A decision: which configuration is the best under a key.
+
+    Attributes
+    ----------
+    trace
+        Of its schedule.
+    value
+        As measured in the comparison that decided, in `unit`.
+    ratio, low, high
+        Its time against that of the one before, with the 95 % interval; 1 if there was none or it stayed.
+    """
+
+    key: Key
+    template: str
+    configuration: Mapping[str, Value]
+    trace: str
+    value: float
+    unit: str
+    ratio: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    run: str = ""
+    wall: float = 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as what JSON has."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        del plain["key"]
+        return {**asdict(self.key), **plain, "configuration": dict(self.configuration)}
+
+    @property
+    def id(self) -> str:
+        """Digest of all that it says."""
+        return hashlib.sha256(canonical(self.to_plain()).encode()).hexdigest()[:32]
+
+    @staticmethod
+    def from_plain(plain: Mapping[str, Any]) -> Winner:
+        """Return the decision that a plain form says; raises InvalidInput if it is malformed."""
+        known = {each.name: each.type for each in fields(Winner) if each.name != "key"}
+        keys = [each.name for each in fields(Key)]
+        checked(plain, {**dict.fromkeys(keys, "str"), **known}, "winner")
+        own = {name: plain[name] for name in known}
+        return Winner(Key(**{name: plain[name] for name in keys}), **own)
+
+
+def workload_to_plain(workload: Workload) -> dict[str, Any]:
+    """Return a workload as what JSON has."""
+    return {
+        "id": workload.id,
+        "name": workload.name,
+        "code": base64.b64encode(workload.code).decode(),
+    }
+
+
+def workload_from_plain(plain: Mapping[str, Any]) -> Workload:
+    """Return the workload that a plain form says; raises InvalidInput if it is malformed or not the one named."""
+    checked(plain, dict.fromkeys(("id", "name", "code"), "str"), "workload")
+    try:
+        found = Workload(plain["name"], base64.b64decode(plain["code"], validate=True))
+        named = found.id
+    except (ValueError, FarmError) as error:
+        raise InvalidInput(f"workload {plain['name'][:80]}: no function ({error})") from error
+    if named != plain["id"]:
+        raise InvalidInput(
+            f"workload {plain['name'][:80]}: its function is {named}, not {plain['id'][:80]}; export it again"
+        )
+    return found
+
+
+def canonical(value: Any) -> str:  # noqa: ANN401 - what JSON has
+    """Return JSON that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=dict)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+    "Outcome": (str,),
+}
+
+
+def checked(plain: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+    """Raise InvalidInput unless a plain form has exactly these fields, each of its kind."""
+    if not isinstance(plain, Mapping) or set(plain) != set(known):
+        shown = ", ".join(sorted(map(str, plain)))[:500] if isinstance(plain, Mapping) else "none"
+        raise InvalidInput(f"{what}: has fields {shown}; it needs {', '.join(known)}")
+    for name, kind in known.items():
+        value = plain[name]
+        wanted = _KINDS.get(str(kind), (dict,))
+        wrong = not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
+        if wrong or (isinstance(value, float) and not math.isfinite(value)):
+            raise InvalidInput(f"{what}: bad {name} ({str(value)[:80]!r}); it is {kind}")
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise InvalidInput(f"{what}: {name} has {len(value)} letters; {MAX_TEXT} at most")
+    for name, value in plain.get("configuration", {}).items():
+        if not isinstance(value, int | float | str):
+            raise InvalidInput(f"{what}: bad configuration ({name[:80]}={str(value)[:80]!r})")
+
+
+def _outcome(text: str) -> Outcome:
+    try:
+        return Outcome(text)
+    except ValueError:
+        raise InvalidInput(
+            f"record: unknown outcome ({text[:80]!r}); use one of {', '.join(Outcome)}"
+        ) from None
