@@ -39,7 +39,7 @@ class ClientEnd:
         self._offset = offset  # what its numbers lack to those of the agent's stream
         self._last_seq = 1
         self._answered = 1
-        self._closing: asyncio.Future[None] | None = None
+        self._replied = asyncio.Event()
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
         """Pass a request on to the agent, waiting until its stream is there.
@@ -71,15 +71,13 @@ class ClientEnd:
         reply.seq -= self._offset
         await self._write(reply)
         self._answered = reply.seq
-        if self._closing is not None and self._answered >= self._last_seq:
-            self._closing.set_result(None)
-            self._closing = None
+        self._replied.set()
 
     async def drain(self) -> None:
         """Wait until every request has its reply."""
-        if self._answered < self._last_seq:
-            self._closing = asyncio.get_running_loop().create_future()
-            await self._closing
+        while self._answered < self._last_seq:
+            self._replied.clear()
+            await self._replied.wait()
 
     def fail(self, error: FarmError) -> None:
         """End this client's stream with an error."""

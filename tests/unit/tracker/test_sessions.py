@@ -176,3 +176,24 @@ def test_session_of_an_ended_lease_or_another_epoch_or_agent_is_fenced():
             sessions.find(LeaseId("l"), 3)
 
     asyncio.run(body())
+
+
+def test_reply_to_a_client_that_was_cancelled_while_it_drained_breaks_nothing():
+    async def body():
+        _, session = opened()
+        agent, first = session.serve(Sink()), session.attach(Sink())
+        await first.send(load(2))
+        draining = asyncio.create_task(first.drain())
+        await asyncio.sleep(0)
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
+        await agent.take(reply(1))
+        first.detach()
+        to_second = Sink()
+        second = session.attach(to_second)
+        await second.send(load(2))
+        await agent.take(reply(2))
+        await second.drain()
+        assert to_second.seen == [2]
+
+    asyncio.run(body())
