@@ -65,7 +65,7 @@ class Size:
 
 
 FULL = Size(agents=1000, jobs=100_000, restart_jobs=10_000, seconds=30.0, processes=2)
-SMALL = Size(agents=20, jobs=400, restart_jobs=100, seconds=1.0, processes=1)
+SMALL = Size(agents=20, jobs=1500, restart_jobs=100, seconds=1.0, processes=1)
 
 
 class TrackerProcess:
@@ -194,17 +194,17 @@ def measure(size: Size, folder: Path) -> None:
     tracker = TrackerProcess(folder)
     try:
         tracker.start()
-        measure_queue(size, tracker)
+        artifact = measure_queue(size, tracker)
         with LoadProcesses(tracker.address, size.agents, size.processes) as load:
-            finished = measure_agents(size, tracker, load)
+            finished = measure_agents(size, tracker, load, artifact)
             emit_s("restart_full", restart_s(tracker), "<= 10")
         check_kept(tracker, finished)
     finally:
         tracker.stop()
 
 
-def measure_queue(size: Size, tracker: TrackerProcess) -> None:
-    """Fill the queue; restart on the way."""
+def measure_queue(size: Size, tracker: TrackerProcess) -> Digest:
+    """Fill the queue, and restart on the way; return the artifact that every job runs."""
     artifact = artifact_of(tracker.address)
     asyncio.run(submit(tracker.address, artifact, range(size.restart_jobs)))
     emit_s("restart", restart_s(tracker), "<= 5")
@@ -212,9 +212,12 @@ def measure_queue(size: Size, tracker: TrackerProcess) -> None:
     began, cpu_s = time.perf_counter(), tracker.cpu_s()
     asyncio.run(submit(tracker.address, artifact, rest))
     emit_rate("submits", len(rest), began, tracker, cpu_s, "none")
+    return artifact
 
 
-def measure_agents(size: Size, tracker: TrackerProcess, load: LoadProcesses) -> list[str]:
+def measure_agents(
+    size: Size, tracker: TrackerProcess, load: LoadProcesses, artifact: Digest
+) -> list[str]:
     """Let the agents work; return the jobs whose end was acknowledged."""
     wait(lambda: load.figures().online == size.agents, "not all agents are connected")
     began, cpu_s = time.perf_counter(), tracker.cpu_s()
@@ -229,12 +232,17 @@ def measure_agents(size: Size, tracker: TrackerProcess, load: LoadProcesses) -> 
     finished = load.figures().finished
     began, cpu_s = time.perf_counter(), tracker.cpu_s()
     done = collect(load, size.seconds).finished
+    finished += done
     rate = emit_rate("dispatches", len(done), began, tracker, cpu_s, ">= 200")
     run_s = size.agents / max(1.0, GRANT_LOAD * rate)
+    settle_s, seen_s = 3 * run_s, max(size.seconds, run_s)  # first the runs have to end out of step
+    asked = size.agents + int(2 * GRANT_LOAD * rate * (settle_s + seen_s)) + LEAST
+    lacking = asked - (size.jobs - len(finished))
+    asyncio.run(submit(tracker.address, artifact, range(size.jobs, size.jobs + max(0, lacking))))
     load.run_for(run_s)
-    time.sleep(3 * run_s)  # until the runs no longer end in step
-    finished += done + load.figures().finished
-    seen = collect(load, max(size.seconds, run_s))
+    time.sleep(settle_s)
+    finished += load.figures().finished
+    seen = collect(load, seen_s)
     emit_grants(seen.grant_s)
     return finished + seen.finished
 

@@ -36,7 +36,7 @@ from farm.rpc import abort_with, server_options
 from farm.rpc.chunks import BlobCheck, chunks_of
 from farm.target import Target
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 TENSOR = "%T = type { ptr, i32, i32, i32, i8, i8, i16, ptr, ptr, i64 }\n"
 

@@ -134,4 +134,4 @@ def with_token(empty_farm, token):
 
     with channel(empty_farm.address, credentials=Credentials(token)) as opened, rpc_errors():
         devices = device_pb2_grpc.DeviceServiceStub(opened)
-        devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=10)
+        devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=60)

@@ -169,7 +169,7 @@ def test_run_that_is_interrupted_ends_with_130_and_frees_the_device(hostile, emb
         assert process.stderr.readline() == "waiting for a device\n"
         assert process.stderr.readline() == "running on cpu-1-cpu\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

@@ -43,7 +43,7 @@ TARGET = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
 SIGNATURE = Signature(
     (ParamSpec("x", "int32", (4,), "input"), ParamSpec("y", "int32", (4,), "output"))
 )
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def fail(context, error):

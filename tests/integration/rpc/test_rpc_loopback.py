@@ -163,7 +163,7 @@ def test_error_with_a_long_message_crosses_whole():
         stub = blob_pb2_grpc.BlobServiceStub(opened)
         request = blob_pb2.FindMissingRequest(digests=[digest_to_proto(digest_of(b""))])
         with pytest.raises(InvalidTarget) as caught, rpc_errors(address):
-            stub.FindMissing(request, timeout=10)
+            stub.FindMissing(request, timeout=60)
     assert caught.value.message == "target: " + "ü" * 30_000
     assert caught.value.details == {"known": "llvm, ea"}
 

@@ -67,7 +67,7 @@ async def refusal(channel, path, client_streams, server_streams):
     call = getattr(channel, kind)(path)
     junk = b"\xff" * 64
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             opened = call(iter([junk]) if client_streams else junk)
             if server_streams:
                 async for _ in opened:
@@ -392,7 +392,7 @@ def test_revoked_token_ends_what_runs_under_it(start_farm, run_async):
                 acquire = asyncio.ensure_future(
                     leases(users).Acquire(lease_pb2.AcquireRequest(wait_s=30))
                 )
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while not farm.server.tracker.state.queued_leases:
                         await asyncio.sleep(0.01)
                 await tokens.revoke(credential.token_id)
@@ -403,7 +403,7 @@ def test_revoked_token_ends_what_runs_under_it(start_farm, run_async):
                         Unauthenticated,
                         True,
                     )
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while farm.server.tracker.state.queued_leases:
                     await asyncio.sleep(0.01)
             assert farm.server.tracker.state.leases[held.lease_id].is_live
@@ -430,7 +430,7 @@ def test_certificate_is_trusted_by_its_fingerprint_only(start_farm, run_async):
                 for untrusted in (wrong, Credentials(string.token)):
                     async with aio_channel(address, credentials=untrusted) as channel:
                         devices = device_pb2_grpc.DeviceServiceStub(channel)
-                        error = await refused(devices.ListDevices(request, timeout=5))
+                        error = await refused(devices.ListDevices(request, timeout=60))
                         assert error.code == "TRACKER_UNREACHABLE"
 
     run_async(body)

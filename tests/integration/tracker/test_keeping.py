@@ -69,7 +69,7 @@ def test_blobs_that_builds_jobs_results_and_sessions_need_are_pinned(start_farm,
             spec = farm.server.tracker.state.run_jobs[job].run
             spec = job_pb2.RunSpec.FromString(spec)
             wanted = {function, *map(digest_from_proto, [spec.artifact, spec.inputs[0].blob])}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not peer.compiled or not peer.performed:
                     await asyncio.sleep(0.01)
             await peer.log(f"{job}.1", b"printed")
@@ -82,14 +82,14 @@ def test_blobs_that_builds_jobs_results_and_sessions_need_are_pinned(start_farm,
             assert spec.artifact.sha256 not in blobs.pinned.now(), "it has ended"
             building.cancel()
             await asyncio.gather(building, return_exceptions=True)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while function.sha256 in blobs.pinned.now():
                     await asyncio.sleep(0.01)
 
             loaded = await client.artifact("g")
             request = run_pb2.RunRequest(artifact=digest_to_proto(loaded), symbol="g")
             stream = client.runs.Run(request)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while loaded.sha256 not in blobs.pinned.now():
                     await asyncio.sleep(0.01)
             stream.cancel()
@@ -150,7 +150,7 @@ def test_tracker_that_goes_on_keeps_database_and_memory_flat(start_farm, run_asy
                 await farm.client.build_all(items)
                 jobs.append((await farm.client.submit()).job_id)
                 assert (await farm.client.wait(jobs[-1]))[-1].verdict == job_pb2.VERDICT_PASS
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 state = tracker.state
                 while state.run_jobs or state.leases or state.units or state.jobs:
                     await asyncio.sleep(0.05)
@@ -187,7 +187,7 @@ def test_records_that_are_open_or_young_stay(start_farm, run_async):
             peer = await farm.peer("a", builds=("llvm/x86_64",), compile=compile_)
             items = await farm.client.items((x86, "f"))
             building = asyncio.ensure_future(farm.client.build_all(items))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not peer.compiled:
                     await asyncio.sleep(0.01)
             store, clock = farm.server.tracker._store, farm.server.tracker.clock

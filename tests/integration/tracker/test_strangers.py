@@ -59,7 +59,7 @@ class Tracker:
 
     def dial(self, *, tls=None):
         """Connect as a stranger, with TLS begun if the tracker speaks it."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         if not (self.tls if tls is None else tls):
             return raw
         context = ssl.create_default_context(cadata=credentials.load(self.address).ca.decode())
@@ -76,7 +76,7 @@ def tracker(request, tmp_path):
         yield tracker
     finally:
         tracker.process.terminate()
-        tracker.process.communicate(timeout=20)
+        tracker.process.communicate(timeout=60)
 
 
 class Honest(threading.Thread):
@@ -104,7 +104,7 @@ class Honest(threading.Thread):
             while not self._done.wait(0.02):
                 started = time.monotonic()
                 try:
-                    devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=10)
+                    devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=60)
                 except grpc.RpcError as error:
                     self.errors.append(error_from_rpc(error))
                 self.longest_s = max(self.longest_s, time.monotonic() - started)
@@ -216,4 +216,4 @@ def test_user_s_oversized_message_is_refused_and_the_next_call_served(tracker):
             opened.unary_unary(PATH)(bytes(MAX_MESSAGE_BYTES + 1), timeout=30)
         assert isinstance(error_from_rpc(caught.value), FarmError)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert list(devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=10).devices) == []
+        assert list(devices.ListDevices(device_pb2.ListDevicesRequest(), timeout=60).devices) == []
