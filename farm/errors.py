@@ -55,6 +55,12 @@ class InvalidFunction(InvalidInput):
     code = "INVALID_FUNCTION"
 
 
+class InvalidGraph(InvalidInput):
+    """A graph, or a document of one, breaks a rule; the message names the node or value, and the rule."""
+
+    code = "INVALID_GRAPH"
+
+
 class ScheduleError(InvalidInput):
     """A schedule's step is impossible or would change results; the message names it, the place and the reason."""
 

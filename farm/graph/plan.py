@@ -1,0 +1,238 @@
+"""The plan of an execution: which functions are called in which order, on which buffers.
+
+Owns: steps, constants, lifetimes and sharing of buffers, host functions, and what is to be built. Does not own:
+building (`farm.graph.build`) or calling (`farm.graph.run`).
+
+Invariant: a buffer is written only after the last step that needs what it held before; the host functions, called one
+after the other, compute the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farm import te
+from farm.building.plan import Request
+from farm.graph.graph import Graph
+from farm.graph.lower import lower
+from farm.graph.partition import Partition, Placed, stem_of
+from farm.graph.types import Array, ValueType, type_of_array
+from farm.ir import Function
+from farm.ir.source import Source
+from farm.ops.schedules import scheduled
+from farm.target import Target, as_target
+from farm.te import Tensor
+
+MAX_PARAMS = 60
+"""Arrays that one host function takes and gives."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One call of a region's function.
+
+    Attributes
+    ----------
+    constants
+        Names in `Plan.constants`.
+    """
+
+    placed: Placed
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def symbol(self) -> str:
+        """Name of the function."""
+        return self.placed.region.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Memory for values inside a host function.
+
+    Attributes
+    ----------
+    values
+        What it holds, one after the other.
+    lifetimes
+        For each value the places, in `Segment.steps`, of the step that writes it and of the last that reads it.
+    """
+
+    kind: ValueType
+    values: tuple[str, ...]
+    lifetimes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A host function: some steps in a row.
+
+    Attributes
+    ----------
+    inputs, constants, outputs
+        What it takes and gives: values, names in `Plan.constants`, values.
+    """
+
+    symbol: str
+    steps: tuple[Step, ...]
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """How a partition is executed."""
+
+    partition: Partition
+    segments: tuple[Segment, ...]
+    constants: Mapping[str, Array]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, in order."""
+        return tuple(step for segment in self.segments for step in segment.steps)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of all buffers of the host functions."""
+        return sum(b.kind.size_bytes for segment in self.segments for b in segment.buffers)
+
+    def request(self, cpus: Sequence[str | Target]) -> Request:
+        """Return what is to be built: accelerators' functions, and everything for each CPU, with default schedules."""
+        found: dict[Target, list[Function]] = {}
+        for step in self.steps:
+            code = step.placed.code
+            if code is not None and code.target is not None:
+                found.setdefault(Target.parse(code.target), []).append(code.function)
+        plain = [_for_cpu(step) for step in self.steps]
+        hosts = [_host_function(self, segment) for segment in self.segments]
+        for cpu in map(as_target, cpus):
+            own = [f if isinstance(f.body, Source) else scheduled(f, cpu) for f in plain]
+            found.setdefault(cpu, []).extend([*own, *hosts])
+        return found
+
+
+def _for_cpu(step: Step) -> Function:
+    region, code = step.placed.region, step.placed.code
+    if code is None:
+        return lower(region.graph)
+    if code.target is None:
+        return code.function
+    if code.fallback is not None:
+        return code.fallback
+    return lower(region.graph, [param.buffer.name for param in code.function.params])
+
+
+def make_plan(partition: Partition) -> Plan:
+    """Lay out the execution of a partition."""
+    graph = partition.graph
+    constants: dict[str, Array] = {}
+    steps = tuple(_step(placed, constants) for placed in partition.regions)
+    cuts = _cuts(graph, steps)
+    segments = tuple(
+        _segment(graph, steps, first, last, number if len(cuts) > 1 else None)
+        for number, (first, last) in enumerate(cuts)
+    )
+    return Plan(partition, segments, constants)
+
+
+def _step(placed: Placed, constants: dict[str, Array]) -> Step:
+    region = placed.region.graph
+    own = {id(array): name for name, array in region.constants.items()}
+    arrays = list(region.constants.values()) if placed.code is None else placed.code.constants
+    names = []
+    for place, array in enumerate(arrays):
+        names.append(own.get(id(array), f"{region.name}/{place}"))
+        constants[names[-1]] = array
+    return Step(placed, region.inputs, tuple(names), region.outputs)
+
+
+def _cuts(graph: Graph, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return ranges of steps whose host functions do not take too many arrays."""
+    cuts: list[tuple[int, int]] = []
+    first = 0
+    for last in range(1, len(steps) + 1):
+        taken, needed, given = _ends(graph, steps, first, last)
+        if len(taken) + len(needed) + len(given) > MAX_PARAMS and last - 1 > first:
+            cuts.append((first, last - 1))
+            first = last - 1
+    cuts.append((first, len(steps)))
+    return cuts
+
+
+def _ends(
+    graph: Graph, steps: Sequence[Step], first: int, last: int
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return what a range of steps takes from outside, its constants, and what it gives."""
+    inside = steps[first:last]
+    made = dict.fromkeys(value for step in inside for value in step.outputs)
+    read = dict.fromkeys(value for step in inside for value in step.inputs)
+    needed = dict.fromkeys(name for step in inside for name in step.constants)
+    later = {value for step in steps[last:] for value in step.inputs}
+    given = tuple(value for value in made if value in later or value in graph.outputs)
+    return tuple(value for value in read if value not in made), tuple(needed), given
+
+
+def _segment(
+    graph: Graph, steps: Sequence[Step], first: int, last: int, number: int | None
+) -> Segment:
+    taken, needed, given = _ends(graph, steps, first, last)
+    inside = tuple(steps[first:last])
+    symbol = stem_of(graph) if number is None else f"{stem_of(graph)}_part{number}"
+    return Segment(symbol, inside, taken, needed, given, _buffers(graph, inside, given))
+
+
+def _buffers(graph: Graph, steps: Sequence[Step], given: Sequence[str]) -> tuple[Buffer, ...]:
+    """Give each value that stays inside a buffer; values of one type share it if they do not live at once."""
+    last = {value: place for place, step in enumerate(steps) for value in step.inputs}
+    held: list[tuple[ValueType, list[str], list[tuple[int, int]]]] = []
+    for place, step in enumerate(steps):
+        for value in step.outputs:
+            if value in given:
+                continue
+            kind, end = graph.types[value].plain, last[value]
+            for other, values, lives in held:
+                if other == kind and lives[-1][1] < place:
+                    values.append(value)
+                    lives.append((place, end))
+                    break
+            else:
+                held.append((kind, [value], [(place, end)]))
+    return tuple(Buffer(kind, tuple(values), tuple(lives)) for kind, values, lives in held)
+
+
+def _host_function(plan: Plan, segment: Segment) -> Function:
+    graph = plan.partition.graph
+
+    def held(kind: ValueType, name: str) -> Tensor:
+        return te.placeholder(kind.shape, kind.dtype, name)
+
+    inputs = {v: held(graph.types[v].plain, f"in{n}") for n, v in enumerate(segment.inputs)}
+    constants = {
+        name: held(type_of_array(plan.constants[name]), f"const{n}")
+        for n, name in enumerate(segment.constants)
+    }
+    outputs = {v: held(graph.types[v].plain, f"out{n}") for n, v in enumerate(segment.outputs)}
+    values = inputs | outputs
+    for number, buffer in enumerate(segment.buffers):
+        values |= dict.fromkeys(buffer.values, held(buffer.kind, f"buffer{number}"))
+    calls = [
+        te.call(
+            step.symbol,
+            *(values[name] for name in step.inputs),
+            *(constants[name] for name in step.constants),
+            *(values[name] for name in step.outputs),
+        )
+        for step in segment.steps
+    ]
+    return te.sequence(
+        segment.symbol,
+        inputs=[*inputs.values(), *constants.values()],
+        outputs=list(outputs.values()),
+        calls=calls,
+    )
