@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from farm.core.digest import Digest
+from farm.core.digest import Digest, digest_of
+from farm.core.files import write_atomic
 from farm.errors import InfrastructureError
 from farm.rpc.blobs import BlobStub, download, find_missing_aio, upload
 from farm_agents.worker.blobs import blob_path
@@ -58,6 +59,36 @@ class BlobCache:
     async def fetch_all(self, digests: Iterable[Digest]) -> None:
         """Fetch several blobs at once."""
         await asyncio.gather(*(self.fetch(digest) for digest in set(digests)))
+
+    async def keep(self, path: Path, digest: Digest) -> None:
+        """Take what a worker left at `path` as a blob of this cache alone; the store does not get it.
+
+        Raises
+        ------
+        InfrastructureError
+            The file is not what the worker said, or the cache cannot be written.
+        """
+        try:
+            await asyncio.to_thread(self._keep, path, digest)
+        except OSError as error:
+            raise InfrastructureError(
+                f"blob {digest}: cannot be kept ({error.strerror}); free space in {self.root}"
+            ) from error
+
+    def has(self, digest: Digest) -> bool:
+        """Tell whether a blob is here; it is then trimmed last."""
+        return _is_used(blob_path(self.root, digest), digest)
+
+    def _keep(self, path: Path, digest: Digest) -> None:
+        data = path.read_bytes()
+        if digest_of(data) != digest:
+            raise InfrastructureError(
+                f"blob {digest}: the worker's file is something else; try again"
+            )
+        kept = blob_path(self.root, digest)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, data)
+        self._size_bytes += digest.size_bytes
 
     def forget(self, digest: Digest) -> None:
         """Drop a blob, so that it is fetched again."""

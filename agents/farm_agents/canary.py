@@ -76,7 +76,7 @@ async def run_canary(device: LocalDevice, cache: BlobCache, folder: Path) -> str
     canary = await asyncio.to_thread(canary_for, about.targets, about.provides)
     if canary is None:
         return ""
-    worker = SessionWorker(device, cache, folder)
+    worker = SessionWorker(device, cache, folder, folder / "output.log")
     try:
         await finish(worker.child())  # one that is being started is not left half way
         return await _judge(worker, canary)

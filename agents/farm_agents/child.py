@@ -38,6 +38,8 @@ class Child:
 
     Attributes
     ----------
+    pid
+        On this host; 0 until it was forked.
     sandbox, output
         None for one that is not confined.
     given
@@ -58,6 +60,7 @@ class Child:
     given: bool = False
     exceeded: Mapping[str, str] = field(default_factory=dict)
     unheard: bool = False
+    pid: int = 0
     _out: Path | None = None
     _told: bool = False
     _ending: asyncio.Task[None] | None = None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc
 
-from farm.api.v1 import agent_pb2, agent_pb2_grpc, session_pb2
+from farm.api.v1 import agent_pb2, agent_pb2_grpc, measure_pb2, session_pb2
 from farm.core.digest import Digest
 from farm.core.limits import MAX_FOLLOWS
 from farm.core.wire import digest_to_proto
@@ -36,6 +36,7 @@ from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
+from farm_agents.measuring import Measuring, compare_blobs
 from farm_agents.requests import (
     batch_reply,
     blobs_of,
@@ -78,12 +79,16 @@ class Session:
     cache: BlobCache
     folder: Path
     _worker: SessionWorker = field(init=False)
+    _measuring: Measuring = field(init=False)
+    _fetching: set[asyncio.Future[None]] = field(default_factory=set)
     _failed: list[int] = field(
         default_factory=list
     )  # numbers of requests, as many as may be followed
 
     def __post_init__(self) -> None:
-        self._worker = SessionWorker(self.device, self.cache, self.folder)
+        log = self.folder / "output.log"
+        self._worker = SessionWorker(self.device, self.cache, self.folder, log)
+        self._measuring = Measuring(self.device, self.cache, self.folder / "measure", log)
 
     @property
     def log(self) -> Path:
@@ -93,7 +98,7 @@ class Session:
     @property
     def crashed(self) -> bool:
         """Whether a worker of this session crashed, or had to be killed at a limit."""
-        return self._worker.crashed
+        return self._worker.crashed or self._measuring.crashed
 
     async def prepare(self) -> None:
         """Wait until a worker is ready; raises InfrastructureError if none starts."""
@@ -151,11 +156,22 @@ class Session:
             while isinstance(request := await coming, session_pb2.SessionRequest):
                 backoff.reset()
                 coming = asyncio.ensure_future(call.read())
+                coming.add_done_callback(self._prefetch)
                 reply = await self.answer(request)
                 await call.write(agent_pb2.ServeFrame(reply=reply))
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
+
+    def _prefetch(self, coming: asyncio.Future[object]) -> None:
+        """Fetch what a request that has come needs, while the one before it is answered."""
+        if coming.cancelled() or coming.exception() is not None:
+            return
+        request = coming.result()
+        if isinstance(request, session_pb2.SessionRequest):
+            task = asyncio.ensure_future(self._measuring.prefetch(request))
+            self._fetching.add(task)
+            task.add_done_callback(self._fetching.discard)
 
     async def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
         """Return the reply to one request; what goes wrong in it is an Error in the reply."""
@@ -180,11 +196,17 @@ class Session:
                 return await self._batch(request)
             case "load":
                 return await self._load(request)
+            case "measure":
+                found = await self._measuring.measure(request.measure)
+                return session_pb2.SessionReply(seq=request.seq, measured=found)
+            case "compare":
+                compared = await self._measuring.compare(request.compare)
+                return session_pb2.SessionReply(seq=request.seq, compared=compared)
             case "attach":
                 return self._attach(request)
             case _:
                 raise InvalidInput(
-                    f"request {request.seq}: empty; send attach, load, call, batch or packed"
+                    f"request {request.seq}: empty; send attach, load, call, batch, packed, measure or compare"
                 )
 
     async def load(self, artifact: Digest) -> session_pb2.LoadReply:
@@ -200,15 +222,22 @@ class Session:
         raise_error(reply)
         return reply.called
 
+    async def compare(self, request: measure_pb2.CompareRequest) -> measure_pb2.Comparison:
+        """Compare candidates; see `Measuring.compare`."""
+        await self.cache.fetch_all(compare_blobs(request))
+        return await self._measuring.compare(request)
+
     async def stop(self) -> None:
-        """Kill the worker with everything that it started; the scratch folder stays."""
+        """Kill the workers with everything that they started; the scratch folder stays."""
         await self._worker.kill()
+        await self._measuring.stop()
 
     async def end(self) -> None:
         """Kill the worker with everything that it started, and remove the scratch folder."""
         await self.device.kill_all()
+        await self._measuring.stop()
         self._worker.close()
-        if self._worker.used:
+        if self._worker.used or self._measuring.used:
             await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
     def _attach(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:

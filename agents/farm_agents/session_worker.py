@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ MAX_OUTPUT_BYTES = 4 << 20
 """What one worker may print; the rest is dropped, with a mark."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionWorker:
     """The worker of one session.
 
@@ -46,22 +46,20 @@ class SessionWorker:
         Whether there was ever a worker, and so the folder.
     crashed
         Whether one crashed or was killed at a limit.
+    log
+        What its workers print.
     """
 
     device: LocalDevice
     cache: BlobCache
     folder: Path
+    log: Path
     loaded: list[session_pb2.LoadRequest] = field(default_factory=list)
     used: bool = False
     crashed: bool = False
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
-
-    @property
-    def log(self) -> Path:
-        """What the workers of this session print."""
-        return self.folder / "output.log"
 
     async def ask(
         self, request: session_pb2.SessionRequest, blobs: Sequence[Digest], limit_s: float
@@ -141,9 +139,18 @@ class SessionWorker:
         raise_error(reply)
 
     async def exchange(
-        self, child: Child, request: session_pb2.SessionRequest, limit_s: float
+        self,
+        child: Child,
+        request: session_pb2.SessionRequest,
+        limit_s: float,
+        timing: Callable[[], None] | None = None,
     ) -> session_pb2.SessionReply:
         """Send one request to the worker and return its reply.
+
+        Parameters
+        ----------
+        timing
+            Called when the worker says, once at most, that it takes time from now on.
 
         Raises
         ------
@@ -157,6 +164,12 @@ class SessionWorker:
             async with asyncio.timeout(limit_s):
                 await child.send(request.SerializeToString())
                 frame = await child.receive()
+                if frame is not None and timing is not None:
+                    reply = _reply(frame, request.seq)
+                    if not reply.timing:
+                        return reply
+                    timing()
+                    frame = await child.receive()
             if frame is not None:
                 return _reply(frame, request.seq)
         except TimeoutError:
@@ -236,6 +249,12 @@ def raise_error(reply: session_pb2.SessionReply) -> None:
 def _describe(request: session_pb2.SessionRequest) -> str:
     if request.WhichOneof("request") == "load":
         return f"loading {request.load.artifact.sha256[:12]}"
+    if request.WhichOneof("request") == "measure":
+        return f"candidate {request.measure.subject.name or request.measure.subject.symbol}"
+    if request.WhichOneof("request") == "compare":
+        return f"comparison of {len(request.compare.subjects)} candidates"
+    if request.WhichOneof("request") == "expect":
+        return f"reference {request.expect.workload.reference.symbol[:80]}"
     if request.WhichOneof("request") == "batch":
         return f"batch of {len(request.batch.calls)} calls"
     if request.WhichOneof("request") == "packed":

@@ -219,7 +219,7 @@ class Zygote:
             with theirs:
                 self._ask_for(child, theirs.fileno())
             async with asyncio.timeout(FORK_LIMIT_S):
-                await self._forked[number]
+                child.pid = await self._forked[number]
         except (TimeoutError, InfrastructureError, OSError) as error:
             if number in self._children:  # else it could not join its sandbox, and that has ended
                 with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from farm.errors import FarmError, InvalidInput
 from farm.ir import Function
 from farm.ir.widen import widened
 from farm.measuring import Measurement, Status
+from farm.measuring.values import MAX_NAME_BYTES
 from farm.rpc import digest_to_proto
 from farm.target import Target
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from farm.client.transfer import Store
 
 REFERENCE_SYMBOL = "reference"
-MAX_NAME_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)

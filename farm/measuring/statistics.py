@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from farm.errors import InvalidInput
 from farm.measuring.values import ComparedPair, Grade, Samples, Statistics, Verdict
 
 RESAMPLES = 1_000
@@ -122,6 +123,35 @@ def disturbed(samples: Samples, excess: float = 0.1) -> tuple[int, ...]:
         if waited or stolen or idle:
             found.append(index)
     return tuple(found)
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return samples of several processes as one, in order; they must have the same calls in each.
+
+    Raises
+    ------
+    InvalidInput
+        They have not.
+    """
+    first = parts[0]
+    if any(part.calls != first.calls for part in parts):
+        raise InvalidInput("samples: of different numbers of calls; measure again")
+    columns: dict[str, tuple[int, ...]] = {}
+    for name in first.columns():
+        whole = [part.columns()[name] for part in parts]
+        columns[name] = sum(whole, ()) if all(whole) else ()
+    names = [name for name in first.observed if all(name in part.observed for part in parts)]
+    offsets = np.cumsum([0, *(len(part.wall_ns) for part in parts)]).tolist()
+    return Samples(
+        calls=first.calls,
+        **columns,
+        observed={name: sum((part.observed[name] for part in parts), ()) for name in names},
+        disturbed=tuple(
+            offset + index
+            for offset, part in zip(offsets, parts, strict=False)
+            for index in part.disturbed
+        ),
+    )
 
 
 def settled(windows: Sequence[float], within: float = 0.05, count: int = 3) -> bool:

@@ -16,6 +16,12 @@ from farm.errors import FarmError, InvalidInput
 
 MAX_SUBJECTS = 16
 MAX_SAMPLES = 10_000
+MAX_NAME_BYTES = 128
+MIN_THRESHOLD, MAX_THRESHOLD = 0.001, 0.5
+MIN_ROUNDS, MAX_ROUNDS = 10, 10_000
+DEFAULT_THRESHOLD = 0.02
+DEFAULT_ROUNDS = (20, 400)
+"""At least and at most, over all processes of a comparison."""
 
 
 @unique
@@ -28,9 +34,10 @@ class Status(StrEnum):
     WRONG = "wrong"
     """Wrong numbers, an input changed, or a write outside its buffers."""
     CRASH = "crash"
+    """Ended the process that it ran in, or stopped the accelerator with a fault."""
     TIMEOUT = "timeout"
     REFUSED = "refused"
-    """No slice for the device, arguments that do not fit, or a fault of the accelerator."""
+    """No slice for the device, or arguments that do not fit."""
     FORGED = "forged"
     """Its times cannot be true."""
     BUILD_FAILED = "build_failed"

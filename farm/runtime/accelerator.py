@@ -11,6 +11,7 @@ Invariant: no exception crosses compiled code; one that a launch raised is given
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -35,17 +36,24 @@ LaunchFunction = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTE
 class Program(Protocol):
     """What a launcher runs."""
 
-    def run(self, arrays: Sequence[Array]) -> None:
-        """Run once on the parameters' arrays, in order; raises what went wrong."""
+    def run(self, arrays: Sequence[Array]) -> int | None:
+        """Run once on the parameters' arrays, in order; return its cycles if they are counted. Raises its error."""
         ...
 
 
 class Launcher:
-    """Makes a program callable from compiled code."""
+    """Makes a program callable from compiled code.
+
+    Attributes
+    ----------
+    cycles
+        Of all launches so far; None as long as none counted any.
+    """
 
     def __init__(self, program: Program, signature: Signature) -> None:
         self._program = program
         self._params = signature.params
+        self.cycles: int | None = None
         self._error: BaseException | None = None
         self._callback = LaunchFunction(self._launch)
 
@@ -62,7 +70,9 @@ class Launcher:
     def _launch(self, _context: int | None, buffers: Any) -> int:  # noqa: ANN401 - a ctypes pointer
         try:
             arrays = [_array_at(buffers[index], spec) for index, spec in enumerate(self._params)]
-            self._program.run(arrays)
+            cycles = self._program.run(arrays)
+            if cycles is not None:
+                self.cycles = (self.cycles or 0) + cycles
         except BaseException as error:  # noqa: BLE001 - compiled code cannot carry it
             self._error = self._error or error
             return 1
@@ -80,11 +90,17 @@ class EaProgram:
         self._program = LoadedProgram(section.data, config)
         self._machine = CompiledMachine(config)
 
-    def run(self, arrays: Sequence[Array]) -> None:
-        """Run once; raises DeviceFault."""
+    def run(self, arrays: Sequence[Array]) -> int:
+        """Run once and return its cycles; raises DeviceFault."""
         if self._machine.fault is not None:
             self._machine.reset()
         self._machine.run(self._program, arrays)
+        return self._cycles
+
+    @functools.cached_property
+    def _cycles(self) -> int:
+        """Of every run: they depend on no data."""
+        return self._machine.time(self._program).cycles
 
 
 def make_launcher(section: Section, signature: Signature, device: str = "") -> Launcher:

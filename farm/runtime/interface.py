@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from farm.artifact.artifact import Artifact
     from farm.artifact.choice import Choice
+    from farm.runtime.prepared import Prepared
 
 Array = npt.NDArray[Any]
 
@@ -145,6 +146,22 @@ class LoadedModule(ABC):
     def short_call(self, symbol: str) -> ShortCall:
         """Return a way to call a function with little work around it; raises NotFound."""
         return ShortCall(self, self.function(symbol))
+
+    def prepare(self, symbol: str, sets: int = 1) -> Prepared:
+        """Return a function with arrays of its own, to be filled and then called again and again; raises NotFound.
+
+        Parameters
+        ----------
+        sets
+            Between how many sets of arrays calls take turns, where the runtime can.
+        """
+        from farm.runtime.prepared import CalledFunction
+
+        return CalledFunction(self, self.function(symbol))
+
+    def cycles(self) -> int | None:
+        """Return the cycles that accelerators have counted so far; None if nothing of this module counts any."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

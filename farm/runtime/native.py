@@ -25,6 +25,7 @@ from farm.artifact.abi import ALLOWED_IMPORTS, context_symbol, launch_symbol, pa
 from farm.artifact.choice import Choice, choose, choose_private
 from farm.errors import ArtifactError, InvalidInput
 from farm.runtime.accelerator import Launcher, make_launcher
+from farm.runtime.assembled import object_of
 from farm.runtime.dlpack import PackedFunction, TensorList
 from farm.runtime.elf import check_link, read_elf
 from farm.runtime.interface import (
@@ -42,6 +43,7 @@ from farm.runtime.interface import (
     usable_input,
 )
 from farm.runtime.pool import Pool, check_threads
+from farm.runtime.prepared import GuardedFunction, check_sets
 from farm.target.host import host_triple
 
 if TYPE_CHECKING:
@@ -151,6 +153,23 @@ class NativeModule(LoadedModule):
         if sum(spec.size_bytes for spec in function.signature.params) > MAX_SHORT_BYTES:
             return ShortCall(self, function)
         return _Short(self, function)
+
+    def prepare(self, symbol: str, sets: int = 1) -> GuardedFunction:
+        """Return a function on guarded arrays; see `LoadedModule.prepare`."""
+        check_sets(sets)
+        function = self.function(symbol)
+
+        def check(code: int) -> None:
+            self._raise_launch_errors()
+            if error := return_error(symbol, function.signature, code):
+                raise error
+
+        return GuardedFunction(function, self._library[symbol], repeater(), check, sets)
+
+    def cycles(self) -> int | None:
+        """Return the cycles of every launch so far; see `LoadedModule.cycles`."""
+        counts = [launcher.cycles for launcher in self._launchers.values()]
+        return sum(count for count in counts if count is not None) if any(counts) else None
 
     def run(self, function: LoadedFunction, tensors: TensorList) -> None:
         """Run a function once on what is in `tensors`; raises what it failed of."""
@@ -319,6 +338,22 @@ class _Linker:
 
 
 _LINKER = _Linker()
+
+
+@functools.cache
+def repeater() -> Callable[..., int]:
+    """Return ``farm_repeat`` of ``repeat.ll``, linked into this process; a process that is forked has its parent's."""
+    builder = llvm.JITLibraryBuilder()
+    builder.add_object_img(object_of("repeat.ll"))
+    builder.export_symbol("farm_repeat")
+    library = _LINKER.link(builder)
+    types = (
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),
+        *(ctypes.c_int32, ctypes.c_int64),
+    )
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(library["farm_repeat"])
+    function.library = library  # type: ignore[attr-defined]  # keeps the code mapped
+    return function
 
 
 def _write_pointer(address: int, value: int) -> None:

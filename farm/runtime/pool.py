@@ -10,13 +10,12 @@ there are. The pool's code (`pool.ll`) calls the C library alone and runs withou
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import llvmlite.binding as llvm
 
 from farm.errors import InfrastructureError, InvalidInput
+from farm.runtime.assembled import object_of
 
 MAX_THREADS = 64
 _IMPORTS = (
@@ -47,7 +46,7 @@ class Pool:
     ) -> None:
         check_threads(threads)
         builder = llvm.JITLibraryBuilder()
-        builder.add_object_img(_object())
+        builder.add_object_img(object_of("pool.ll"))
         process = ctypes.CDLL(None)
         for name in _IMPORTS:
             address = ctypes.cast(getattr(process, name), ctypes.c_void_p).value or 0
@@ -78,16 +77,3 @@ def check_threads(threads: int) -> None:
     """Raise InvalidInput unless a pool can have so many threads."""
     if not 1 <= threads <= MAX_THREADS:
         raise InvalidInput(f"threads: {threads}; use 1 to {MAX_THREADS}")
-
-
-@functools.cache
-def _object() -> bytes:
-    """Return the pool's code for this machine; LLVM's code generators must have been initialised."""
-    text = Path(__file__).with_name("pool.ll").read_text()
-    target = llvm.Target.from_default_triple()
-    machine = target.create_target_machine(opt=2, reloc="pic")
-    module = llvm.parse_assembly(text, llvm.create_context())
-    module.triple, module.data_layout = target.triple, str(machine.target_data)
-    module.verify()
-    found: bytes = machine.emit_object(module)
-    return found

@@ -54,9 +54,9 @@ class ClientEnd:
                 f"session: request {request.seq} after {self._last_seq}; number them one by one"
             )
         kind = request.WhichOneof("request")
-        if kind not in ("load", "call", "batch", "packed"):
+        if kind not in ("load", "call", "batch", "packed", "measure", "compare"):
             raise InvalidInput(
-                f"session: request {request.seq} is no load, call, batch or packed; send one"
+                f"session: request {request.seq} is no load, call, batch, packed, measure or compare; send one"
             )
         if kind == "load":
             self._session.needs(request.load.artifact.sha256)

@@ -102,7 +102,7 @@ def limit_cpu(more_s: float) -> None:
     """
     me = os.getpid()
     for pid in (me, *_own_children(me)):
-        soft = int(_cpu_time_s(pid) + more_s) + 1
+        soft = int(cpu_time_s(pid) + more_s) + 1
         try:
             _, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
             if hard != resource.RLIM_INFINITY:
@@ -152,7 +152,8 @@ def _own_children(pid: int) -> list[int]:
     return [int(child) for child in _read(_PROC / f"{pid}/task/{pid}/children").split()]
 
 
-def _cpu_time_s(pid: int) -> float:
+def cpu_time_s(pid: int) -> float:
+    """Return the CPU time of all threads of a process, as the kernel counts it, in whole ticks of its clock."""
     fields = _read(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # in user mode and in the kernel
 

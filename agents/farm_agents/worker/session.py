@@ -1,6 +1,6 @@
 """A session's child: loads artifacts and calls their functions on one device, and may die of it.
 
-Owns: answering LoadRequest, CallRequest, BatchRequest and PackedRequest on its channel. Does not own: limits on wall
+Owns: answering the requests of a session on its channel. Does not own: limits on wall
 time and what follows a crash (the agent, `farm_agents.session_worker`), or loading itself (`farm.runtime`).
 
 Invariant: one reply for each request, in order; what a kernel prints goes to the log, never into the channel.
@@ -20,17 +20,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farm.api.v1 import session_pb2
+from farm.api.v1 import measure_pb2, session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
 from farm.core.limits import DEFAULT_LIMIT_S
 from farm.core.wire import digest_from_proto, error_to_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
+from farm.measuring.wire import (
+    comparison_to_proto,
+    measurement_to_proto,
+    options_from_proto,
+)
 from farm.target import Target
 from farm_agents.worker import processes
 from farm_agents.worker.blobs import keep_blob, read_blob
+from farm_agents.worker.compare import interleave
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
+from farm_agents.worker.measure import expect, measure
 from farm_agents.worker.packed import check_sizes, make_calls
 from farm_agents.worker.replies import MAX_BYTES, Replies
 from farm_agents.worker.small import SMALL_EXTENT, small_function
@@ -56,6 +63,8 @@ class Session:
     out: Path
     allow_cpu: Callable[[float], None]
     replies: Replies
+    channel: socket.socket
+    threads: int = 1
     modules: list[LoadedModule] = field(default_factory=list)
     _shorts: dict[tuple[int, str], ShortCall] = field(default_factory=dict)
 
@@ -74,6 +83,12 @@ class Session:
                     self._packed(request.packed, reply.packed)
                 case "batch":
                     reply.batch.CopyFrom(self._batch(request.batch))
+                case "measure":
+                    reply.measured.CopyFrom(self._measure(request))
+                case "compare":
+                    reply.compared.CopyFrom(self._compare(request))
+                case "expect":
+                    reply.expected.CopyFrom(self._expect(request.expect))
                 case other:
                     raise InfrastructureError(f"worker: unexpected request ({other}); try again")
         except FarmError as error:
@@ -159,6 +174,38 @@ class Session:
             samples_ns=[int(sample) for sample in result.samples_ns],
         )
 
+    def _measure(self, request: session_pb2.SessionRequest) -> measure_pb2.Measurement:
+        self.allow_cpu(options_from_proto(request.measure.options).limit_s + CPU_GRACE_S)
+        read, begin = functools.partial(read_blob, self.cache), self._begin(request.seq)
+        return measurement_to_proto(
+            measure(request.measure, self.loader, read, self.threads, begin)
+        )
+
+    def _compare(self, request: session_pb2.SessionRequest) -> measure_pb2.Comparison:
+        self.allow_cpu(options_from_proto(request.compare.options).limit_s + CPU_GRACE_S)
+        read, begin = functools.partial(read_blob, self.cache), self._begin(request.seq)
+        return comparison_to_proto(
+            interleave(request.compare, self.loader, read, self.threads, begin)
+        )
+
+    def _expect(self, request: measure_pb2.MeasureRequest) -> measure_pb2.ExpectedReply:
+        self.allow_cpu(options_from_proto(request.options).limit_s + CPU_GRACE_S)
+        keep = functools.partial(keep_blob, self.out)
+        cases = expect(request, self.loader, functools.partial(read_blob, self.cache))
+        return measure_pb2.ExpectedReply(
+            cases=[
+                measure_pb2.ExpectedCase(
+                    outputs=[tensor_to_proto(np.asarray(array), keep) for array in outputs]
+                )
+                for outputs in cases
+            ]
+        )
+
+    def _begin(self, seq: int) -> Callable[[], None]:
+        """Return what tells the agent that time is taken from now on."""
+        reply = session_pb2.SessionReply(seq=seq, timing=True).SerializeToString()
+        return lambda: write_frame(self.channel, reply)
+
     def _module(self, module_id: int) -> LoadedModule:
         if not 1 <= module_id <= len(self.modules):
             raise NotFound(
@@ -186,7 +233,10 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
     # Other processes of an emulator need more than the limit of this one.
     allow_cpu = processes.limit_cpu if spec.kind == "qemu" else processes.limit_own_cpu
     out = Path(_text(config, "out"))
-    session = Session(spec.open(), Path(_text(config, "cache")), out, allow_cpu, Replies(out))
+    cache = Path(_text(config, "cache"))
+    session = Session(
+        spec.open(), cache, out, allow_cpu, Replies(out), channel, threads=spec.threads
+    )
     for frame in requests(channel, "farm-session"):
         request = session_pb2.SessionRequest.FromString(frame)
         write_frame(channel, session.answer(request).SerializeToString())

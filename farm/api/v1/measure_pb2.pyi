@@ -41,7 +41,7 @@ class _MeasureStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Measure
     MEASURE_STATUS_TIMEOUT: _MeasureStatus.ValueType  # 5
     """Ran past its limit and was killed."""
     MEASURE_STATUS_REFUSED: _MeasureStatus.ValueType  # 6
-    """Refused to run: no slice for the device, arguments that do not fit, a fault of the accelerator."""
+    """Refused to run: no slice for the device, or arguments that do not fit."""
     MEASURE_STATUS_FORGED: _MeasureStatus.ValueType  # 7
     """Its times cannot be true: they do not agree with the harness's other clocks."""
 
@@ -60,7 +60,7 @@ MEASURE_STATUS_CRASH: MeasureStatus.ValueType  # 4
 MEASURE_STATUS_TIMEOUT: MeasureStatus.ValueType  # 5
 """Ran past its limit and was killed."""
 MEASURE_STATUS_REFUSED: MeasureStatus.ValueType  # 6
-"""Refused to run: no slice for the device, arguments that do not fit, a fault of the accelerator."""
+"""Refused to run: no slice for the device, or arguments that do not fit."""
 MEASURE_STATUS_FORGED: MeasureStatus.ValueType  # 7
 """Its times cannot be true: they do not agree with the harness's other clocks."""
 Global___MeasureStatus: _TypeAlias = MeasureStatus  # noqa: Y015
@@ -299,6 +299,7 @@ class MeasureRequest(_message.Message):
     WORKLOAD_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     INCUMBENT_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
     incumbent: _builtins.float
     """What the best candidate so far takes for a call, in the unit of this device. 0: there is none."""
     @_builtins.property
@@ -307,6 +308,10 @@ class MeasureRequest(_message.Message):
     def workload(self) -> Global___Workload: ...
     @_builtins.property
     def options(self) -> Global___MeasureOptions: ...
+    @_builtins.property
+    def context(self) -> Global___WorkerContext:
+        """Filled by the agent; what a client says is dropped."""
+
     def __init__(
         self,
         *,
@@ -314,14 +319,92 @@ class MeasureRequest(_message.Message):
         workload: Global___Workload | None = ...,
         options: Global___MeasureOptions | None = ...,
         incumbent: _builtins.float = ...,
+        context: Global___WorkerContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "incumbent", b"incumbent", "options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MeasureRequest: _TypeAlias = MeasureRequest  # noqa: Y015
+
+@_typing.final
+class WorkerContext(_message.Message):
+    """What an agent adds to a request before its worker gets it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMING_CLASS_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    timing_class: _device_pb2.TimingClass.ValueType
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpectedCase]:
+        """What the reference gave, for each case of inputs, in order."""
+
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Calls in a sample of each subject, where another process has counted them already."""
+
+    def __init__(
+        self,
+        *,
+        timing_class: _device_pb2.TimingClass.ValueType = ...,
+        expected: _abc.Iterable[Global___ExpectedCase] | None = ...,
+        calls: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "expected", b"expected", "timing_class", b"timing_class"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerContext: _TypeAlias = WorkerContext  # noqa: Y015
+
+@_typing.final
+class ExpectedCase(_message.Message):
+    """Outputs of the reference for one case of inputs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Tensor]: ...
+    def __init__(
+        self,
+        *,
+        outputs: _abc.Iterable[_tensor_pb2.Tensor] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outputs", b"outputs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectedCase: _TypeAlias = ExpectedCase  # noqa: Y015
+
+@_typing.final
+class ExpectedReply(_message.Message):
+    """What a worker gives that ran the reference."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CASES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExpectedCase]: ...
+    def __init__(
+        self,
+        *,
+        cases: _abc.Iterable[Global___ExpectedCase] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cases", b"cases"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpectedReply: _TypeAlias = ExpectedReply  # noqa: Y015
 
 @_typing.final
 class Samples(_message.Message):
@@ -602,6 +685,7 @@ class CompareRequest(_message.Message):
     THRESHOLD_FIELD_NUMBER: _builtins.int
     MIN_ROUNDS_FIELD_NUMBER: _builtins.int
     MAX_ROUNDS_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
     threshold: _builtins.float
     """Differences below it do not matter, 0.001 to 0.5; default 0.02."""
     min_rounds: _builtins.int
@@ -615,6 +699,10 @@ class CompareRequest(_message.Message):
     def workload(self) -> Global___Workload: ...
     @_builtins.property
     def options(self) -> Global___MeasureOptions: ...
+    @_builtins.property
+    def context(self) -> Global___WorkerContext:
+        """Filled by the agent; what a client says is dropped."""
+
     def __init__(
         self,
         *,
@@ -624,10 +712,11 @@ class CompareRequest(_message.Message):
         threshold: _builtins.float = ...,
         min_rounds: _builtins.int = ...,
         max_rounds: _builtins.int = ...,
+        context: Global___WorkerContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["options", b"options", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "options", b"options", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_rounds", b"max_rounds", "min_rounds", b"min_rounds", "options", b"options", "subjects", b"subjects", "threshold", b"threshold", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "max_rounds", b"max_rounds", "min_rounds", b"min_rounds", "options", b"options", "subjects", b"subjects", "threshold", b"threshold", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,7 @@ class SessionRequest(_message.Message):
     PACKED_FIELD_NUMBER: _builtins.int
     MEASURE_FIELD_NUMBER: _builtins.int
     COMPARE_FIELD_NUMBER: _builtins.int
+    EXPECT_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Increases by one with each request of a stream, from 1."""
     @_builtins.property
@@ -50,6 +51,10 @@ class SessionRequest(_message.Message):
     def measure(self) -> _measure_pb2.MeasureRequest: ...
     @_builtins.property
     def compare(self) -> _measure_pb2.CompareRequest: ...
+    @_builtins.property
+    def expect(self) -> _measure_pb2.MeasureRequest:
+        """From an agent to its worker alone: run the reference of this request."""
+
     def __init__(
         self,
         *,
@@ -61,12 +66,13 @@ class SessionRequest(_message.Message):
         packed: Global___PackedRequest | None = ...,
         measure: _measure_pb2.MeasureRequest | None = ...,
         compare: _measure_pb2.CompareRequest | None = ...,
+        expect: _measure_pb2.MeasureRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "expect", b"expect", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attach", b"attach", "batch", b"batch", "call", b"call", "compare", b"compare", "expect", b"expect", "load", b"load", "measure", b"measure", "packed", b"packed", "request", b"request", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch", "packed", "measure", "compare"]  # noqa: Y015
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["attach", "load", "call", "batch", "packed", "measure", "compare", "expect"]  # noqa: Y015
     _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -84,9 +90,13 @@ class SessionReply(_message.Message):
     PACKED_FIELD_NUMBER: _builtins.int
     MEASURED_FIELD_NUMBER: _builtins.int
     COMPARED_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    TIMING_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """The request that this answers."""
+    timing: _builtins.bool
+    """From a worker to its agent alone, before the reply: time is taken from now on."""
     @_builtins.property
     def attached(self) -> Global___AttachReply: ...
     @_builtins.property
@@ -104,6 +114,10 @@ class SessionReply(_message.Message):
     @_builtins.property
     def compared(self) -> _measure_pb2.Comparison: ...
     @_builtins.property
+    def expected(self) -> _measure_pb2.ExpectedReply:
+        """From a worker to its agent alone."""
+
+    @_builtins.property
     def error(self) -> _error_pb2.Error:
         """The request failed; the session goes on. KERNEL_CRASHED and TIME_LIMIT end the worker: what was loaded is
         loaded again by itself before the next call.
@@ -120,13 +134,15 @@ class SessionReply(_message.Message):
         packed: Global___PackedReply | None = ...,
         measured: _measure_pb2.Measurement | None = ...,
         compared: _measure_pb2.Comparison | None = ...,
+        expected: _measure_pb2.ExpectedReply | None = ...,
+        timing: _builtins.bool = ...,
         error: _error_pb2.Error | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "expected", b"expected", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "batch", b"batch", "called", b"called", "compared", b"compared", "error", b"error", "expected", b"expected", "loaded", b"loaded", "measured", b"measured", "packed", b"packed", "reply", b"reply", "seq", b"seq", "timing", b"timing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "packed", "measured", "compared", "error"]  # noqa: Y015
+    _WhichOneofReturnType_reply: _TypeAlias = _typing.Literal["attached", "loaded", "called", "batch", "packed", "measured", "compared", "expected", "timing", "error"]  # noqa: Y015
     _WhichOneofArgType_reply: _TypeAlias = _typing.Literal["reply", b"reply"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_reply) -> _WhichOneofReturnType_reply | None: ...
 

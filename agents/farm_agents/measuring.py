@@ -1,0 +1,387 @@
+"""Measures and comparisons of one session, on the agent's side.
+
+Owns: a worker for each candidate, what its end means, the best so far, the core, and times that cannot be true.
+Does not own: taking samples (`farm_agents.worker`), the reference (`reference`), what clients may ask for (`requests`).
+
+Invariant: a candidate's process is used for nothing else, and is on its way out before the next one begins. What the
+reference gives comes from a process of its own that no candidate can reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from farm.api.v1 import device_pb2, measure_pb2, session_pb2
+from farm.core.digest import Digest
+from farm.errors import (
+    FarmError,
+    KernelCrashed,
+    KernelFailed,
+    TimeLimit,
+)
+from farm.measuring import Comparison, Measurement, Options, Status, Verdict
+from farm.measuring.statistics import compare, grade_of, joined, statistics_of
+from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD, ComparedPair
+from farm.measuring.wire import (
+    comparison_from_proto,
+    comparison_to_proto,
+    measurement_from_proto,
+    measurement_to_proto,
+    options_from_proto,
+)
+from farm_agents.cache import BlobCache
+from farm_agents.child import Child
+from farm_agents.cores import claim_core
+from farm_agents.device import LocalDevice
+from farm_agents.drivers.lock import DeviceLock
+from farm_agents.fingerprint import Facts, host_facts, host_name
+from farm_agents.reference import Reference, Unusable
+from farm_agents.requests import blobs_of, check_compare, check_subject, subject_blobs
+from farm_agents.session_worker import SessionWorker, raise_error
+from farm_agents.worker.processes import cpu_time_s
+
+COMPARE_PROCESSES = 2
+"""In which the rounds of a comparison are run: how a process happens to lie in memory is no merit."""
+CPU_FACTOR, CPU_SLACK_S = 1.25, 0.05
+"""More CPU time than this, compared with the time that has passed by its own clock, one thread cannot have used."""
+
+
+@dataclass(slots=True)
+class Measuring:
+    """What one session measures.
+
+    Attributes
+    ----------
+    crashed
+        Whether a candidate ended its process, or was killed at a limit.
+    used
+        Whether anything was measured, so that there is a folder.
+    """
+
+    device: LocalDevice
+    cache: BlobCache
+    folder: Path
+    log: Path
+    crashed: bool = False
+    used: bool = False
+    _best: dict[bytes, float] = field(default_factory=dict)
+    _reference: Reference = field(init=False)
+    _core: tuple[int, DeviceLock] | None = None
+    _workers: set[SessionWorker] = field(default_factory=set)
+    _ending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._reference = Reference(self.cache)
+
+    async def measure(self, request: measure_pb2.MeasureRequest) -> measure_pb2.Measurement:
+        """Measure one candidate; what it does wrong is in what is returned.
+
+        Raises
+        ------
+        InvalidInput
+            The request is malformed, or its reference does not run.
+        InfrastructureError
+            The farm failed.
+        """
+        options = options_from_proto(request.options)
+        check_subject(request.subject)
+        return measurement_to_proto(await self._measure(request, options, race=True))
+
+    async def compare(self, request: measure_pb2.CompareRequest) -> measure_pb2.Comparison:
+        """Compare candidates: each is checked alone first; what it does wrong is in what is returned.
+
+        Raises as `measure`.
+        """
+        options = options_from_proto(request.options)
+        check_compare(request)
+        try:
+            async with asyncio.timeout(options.limit_s):
+                return comparison_to_proto(await self._compare(request, options))
+        except TimeoutError:
+            raise TimeLimit(
+                f"compare: not over after its limit ({options.limit_s:g} s); raise limit_s or compare fewer candidates",
+                limit_s=f"{options.limit_s:g}",
+            ) from None
+
+    async def prefetch(self, request: session_pb2.SessionRequest) -> None:
+        """Have here what the next request needs, while another one is carried out."""
+        if request.WhichOneof("request") == "measure":
+            with contextlib.suppress(FarmError):
+                await self.cache.fetch_all(
+                    _blobs([request.measure.subject], request.measure.workload)
+                )
+
+    async def stop(self) -> None:
+        """Kill every process."""
+        for worker in list(self._workers):
+            self._end(worker)
+        while self._ending:
+            await asyncio.wait(self._ending)
+        if self._core is not None:
+            self._core[1].release()
+            self._core = None
+
+    async def _measure(
+        self, request: measure_pb2.MeasureRequest, options: Options, *, race: bool
+    ) -> Measurement:
+        subject, workload = request.subject, request.workload
+        await self.cache.fetch_all(_blobs([subject], workload))
+        blank = Measurement(
+            Status.OK,
+            cache=options.cache,
+            timing_class=self.device.description.timing_class.name.lower(),
+        )
+        try:
+            context = await self._context([subject], workload, options)
+        except Unusable as unusable:
+            return replace(blank, status=Status.REFUSED, error=unusable.error)
+        key = hashlib.sha256(
+            workload.SerializeToString(deterministic=True) + options.cache.value.encode()
+        ).digest()
+        mine = measure_pb2.MeasureRequest()
+        mine.CopyFrom(request)
+        mine.context.CopyFrom(context)
+        if race:
+            known = [it for it in (request.incumbent, self._best.get(key, 0.0)) if it > 0]
+            mine.incumbent = min(known, default=0.0)
+        message = session_pb2.SessionRequest(seq=1, measure=mine)
+        found = await self._judge(message, options.limit_s, blank)
+        facts, host = self._facts()
+        found = replace(found, fingerprint=facts, host=host)
+        if race and found.value is not None:
+            self._best[key] = min(found.value, self._best.get(key, found.value))
+        return found
+
+    async def _judge(
+        self, message: session_pb2.SessionRequest, limit_s: float, blank: Measurement
+    ) -> Measurement:
+        """Return what a worker says of a candidate, or what its end means."""
+        watch = _CpuWatch()
+        try:
+            reply = await self._ask(message, limit_s, watch)
+        except TimeLimit as error:
+            self.crashed = True
+            return replace(blank, status=Status.TIMEOUT, error=error)
+        except KernelCrashed as error:
+            if error.details.get("signal") == "SIGPROF":
+                slow = KernelFailed(
+                    f"{message.measure.subject.name}: a call takes many times what the best so far takes; given up"
+                )
+                return replace(blank, status=Status.SLOW, error=slow)
+            self.crashed = True
+            return replace(blank, status=Status.CRASH, error=error)
+        raise_error(reply)
+        try:
+            found = measurement_from_proto(reply.measured)
+        except (FarmError, ValueError) as error:
+            forged = KernelCrashed(
+                f"{message.measure.subject.name}: forged its measure ({error}); correct it"
+            )
+            return replace(blank, status=Status.FORGED, error=forged)
+        return self._doubted(found, watch)
+
+    def _doubted(self, found: Measurement, watch: _CpuWatch) -> Measurement:
+        """Return a measurement, FORGED if its process used more CPU time than its clock says has passed."""
+        passed_s = sum(found.phases.get(name, 0.0) for name in ("warm_up", "time", "recheck"))
+        spec = self.device.driver.loader()
+        if (
+            found.status is not Status.OK
+            or spec.threads > 1
+            or spec.kind not in ("native", "opencl")
+        ):
+            return found
+        if watch.used_s <= CPU_FACTOR * passed_s + CPU_SLACK_S:
+            return found
+        return replace(
+            found,
+            status=Status.FORGED,
+            error=KernelCrashed(
+                f"measure: its process used {watch.used_s:.3f} s of CPU time while its own clock saw {passed_s:.3f} s: "
+                "it changed the clock, or works in threads of its own; correct it"
+            ),
+        )
+
+    async def _compare(self, request: measure_pb2.CompareRequest, options: Options) -> Comparison:
+        threshold = request.threshold or DEFAULT_THRESHOLD
+        alone: list[Measurement] = []
+        for subject in request.subjects:
+            one = measure_pb2.MeasureRequest(
+                subject=subject, workload=request.workload, options=request.options
+            )
+            one.options.samples = 3
+            alone.append(await self._measure(one, options, race=False))
+        good = [index for index, found in enumerate(alone) if found.status is Status.OK]
+        rounds = 0
+        if len(good) > 1 and good[0] == 0:
+            if alone[0].unit == "cycles":
+                rounds = alone[0].statistics.n if alone[0].statistics else 0
+            else:
+                rounds = await self._interleave(request, options, alone, good)
+        pairs = [
+            _pair(alone[0], other, threshold)
+            if index in good and rounds
+            else ComparedPair(Verdict.NONE)
+            for index, other in enumerate(alone[1:], 1)
+        ]
+        return Comparison(tuple(alone), tuple(pairs), rounds=rounds)
+
+    async def _interleave(
+        self,
+        request: measure_pb2.CompareRequest,
+        options: Options,
+        alone: list[Measurement],
+        good: Sequence[int],
+    ) -> int:
+        """Run rounds of the candidates at `good`, put their samples into `alone`, and return how many there were."""
+        subjects = [request.subjects[index] for index in good]
+        context = await self._context(subjects, request.workload, options)
+        mine = measure_pb2.CompareRequest(subjects=subjects, workload=request.workload)
+        mine.options.CopyFrom(request.options)
+        mine.options.budget_s = options.budget_s / COMPARE_PROCESSES
+        mine.threshold = request.threshold
+        mine.min_rounds = -(-(request.min_rounds or DEFAULT_ROUNDS[0]) // COMPARE_PROCESSES)
+        mine.max_rounds = -(-(request.max_rounds or DEFAULT_ROUNDS[1]) // COMPARE_PROCESSES)
+        parts: list[Comparison] = []
+        for _ in range(COMPARE_PROCESSES):
+            if parts:
+                context.calls[:] = [it.samples.calls for it in parts[0].measurements]
+            mine.context.CopyFrom(context)
+            message = session_pb2.SessionRequest(seq=1, compare=mine)
+            reply = await self._ask(message, options.limit_s, _CpuWatch())
+            raise_error(reply)
+            parts.append(comparison_from_proto(reply.compared))
+        for place, index in enumerate(good):
+            samples = joined([part.measurements[place].samples for part in parts])
+            found = parts[0].measurements[place]
+            statistics = statistics_of(samples, found.clock)
+            alone[index] = replace(
+                alone[index],
+                clock=found.clock,
+                samples=samples,
+                statistics=statistics,
+                grade=grade_of(statistics),
+            )
+        return sum(part.rounds for part in parts)
+
+    async def _context(
+        self,
+        subjects: Sequence[measure_pb2.Subject],
+        workload: measure_pb2.Workload,
+        options: Options,
+    ) -> measure_pb2.WorkerContext:
+        name = self.device.description.timing_class.name
+        context = measure_pb2.WorkerContext(
+            timing_class=device_pb2.TimingClass.Value(f"TIMING_CLASS_{name}")
+        )
+        if workload.HasField("reference"):
+            worker = self._open_worker()
+            try:
+                context.expected.extend(
+                    await self._reference.expected(worker, subjects[0], workload)
+                )
+            finally:
+                self._end(worker)
+        return context
+
+    async def _ask(
+        self, message: session_pb2.SessionRequest, limit_s: float, watch: _CpuWatch
+    ) -> session_pb2.SessionReply:
+        """Send a request to a fresh worker, whose end is then under way."""
+        worker = self._open_worker()
+        try:
+            child = await worker.child()
+            self._pin(child)
+            watch.pid = child.pid
+            reply = await worker.exchange(child, message, limit_s, watch.begin)
+            watch.end()
+            return reply
+        finally:
+            self._end(worker)
+
+    def _open_worker(self) -> SessionWorker:
+        worker = SessionWorker(self.device, self.cache, self.folder, self.log)
+        self.used = True
+        self._workers.add(worker)
+        return worker
+
+    def _end(self, worker: SessionWorker) -> None:
+        """Kill a worker, and wait for its end beside everything else."""
+        if worker not in self._workers:
+            return
+        self._workers.discard(worker)
+        task = asyncio.create_task(_kill(worker))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _pin(self, child: Child) -> None:
+        """Keep a worker, and what it starts, on a core where nobody else measures, if its device has one thread."""
+        if self.device.driver.loader().threads > 1:
+            return
+        if self._core is None:
+            self._core = claim_core()
+        if self._core is not None:
+            with contextlib.suppress(
+                OSError
+            ):  # it has ended, or may not be moved: then it is not pinned
+                os.sched_setaffinity(child.pid, {self._core[0]})
+
+    def _facts(self) -> tuple[Facts, str]:
+        """Return the host's and the device's facts, and the name of those that stay."""
+        description, spec = self.device.description, self.device.driver.loader()
+        device = {
+            "kind": spec.kind,
+            "arch": spec.arch or None,
+            "target": description.targets[0] if description.targets else None,
+            "threads": str(spec.threads),
+            "sandbox": self.device.labels.get("sandbox"),
+        }
+        facts = dict(host_facts())
+        own = {f"device_{name}": text for name, text in device.items()}
+        core = str(self._core[0]) if self._core is not None else None
+        return {**facts, **own, "pinned_core": core}, host_name(facts, device)
+
+
+@dataclass(slots=True)
+class _CpuWatch:
+    """How much CPU time a process uses while it takes time, as the kernel counts it."""
+
+    pid: int = 0
+    used_s: float = 0.0
+    _began_s: float | None = None
+
+    def begin(self) -> None:
+        """Note the beginning."""
+        self._began_s = cpu_time_s(self.pid)
+
+    def end(self) -> None:
+        """Note the end; the process waits for its next request, so that it may be called late."""
+        if self._began_s is not None:
+            self.used_s = max(0.0, cpu_time_s(self.pid) - self._began_s)
+
+
+async def _kill(worker: SessionWorker) -> None:
+    await worker.kill()
+    worker.close()
+
+
+def _pair(first: Measurement, other: Measurement, threshold: float) -> ComparedPair:
+    first.check_comparable(other)
+    return compare(first.samples, other.samples, first.clock, threshold)
+
+
+def compare_blobs(request: measure_pb2.CompareRequest) -> list[Digest]:
+    """Return the blobs that a comparison needs."""
+    return _blobs(request.subjects, request.workload)
+
+
+def _blobs(subjects: Sequence[measure_pb2.Subject], workload: measure_pb2.Workload) -> list[Digest]:
+    found = [digest for subject in subjects for digest in subject_blobs(subject)]
+    if workload.HasField("reference"):
+        found += subject_blobs(workload.reference)
+    return found + blobs_of(workload.inputs)

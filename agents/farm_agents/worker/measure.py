@@ -1,0 +1,391 @@
+"""Measuring one candidate in a process of its own.
+
+Owns: the order of things: load, inputs, numbers, warming up, samples, numbers again; and what a failure is called. Does
+not own: each of them (`inputs`, `numerics`, `sampling`), limits on wall time and crashes (the agent).
+
+Invariant: time counts only if numbers were right before it and after it. A candidate that is much slower than the best
+so far ends itself by a timer of its CPU time, before it has cost more than a few times that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from farm.api.v1 import device_pb2, measure_pb2
+from farm.artifact.artifact import Artifact
+from farm.core.digest import Digest
+from farm.core.wire import digest_from_proto, tensor_from_proto
+from farm.errors import FarmError, InfrastructureError, InvalidInput, KernelFailed, TimeLimit
+from farm.measuring import Measurement, Options, Status
+from farm.measuring.statistics import grade_of, statistics_of
+from farm.measuring.wire import options_from_proto
+from farm.runtime.prepared import GuardedFunction
+from farm_agents.worker import numerics
+from farm_agents.worker.inputs import GENERATED, Case, generate
+from farm_agents.worker.observers import observers_of
+from farm_agents.worker.sampling import ClockChanged, Host, Sampler, sets_of
+
+if TYPE_CHECKING:
+    from farm.artifact.signature import Signature
+    from farm.runtime import LoadedModule, Loader
+    from farm.runtime.prepared import Prepared
+
+Array = npt.NDArray[Any]
+ReadBlob = Callable[[Digest], bytes]
+
+POISONS = (0xFF, 0xA5)
+"""Fill outputs before calls, by turns; all ones are no number in any type of float."""
+CYCLE_CALLS = 3
+"""Of what counts cycles, which are the same in each call."""
+RACE_SLACK = 1.5
+"""How much slower than later calls the first one may be."""
+RACE_LEAST_S = 0.02
+RACED_SAMPLES = 3
+RACED_FACTOR = 2.0
+"""After so many samples what is so much slower than the best needs no more of them."""
+CLOCK_SLACK_NS = 1_000_000
+_ENTROPY_BYTES = 8
+
+
+class Judged(Exception):
+    """A measure ended without a value that counts."""
+
+    def __init__(self, status: Status, error: FarmError) -> None:
+        super().__init__(error.message)
+        self.status, self.error = status, error
+
+
+@dataclass(slots=True)
+class Phases:
+    """Where the time of a measure goes."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Add the time of the context to a phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What a candidate is raced against.
+
+    Parameters
+    ----------
+    incumbent
+        What the best so far takes for a call, in ns or cycles; 0: there is none.
+    has_timer
+        Whether that is CPU time of this process.
+    """
+
+    incumbent: float
+    factor: float
+    has_timer: bool
+
+    def is_lost(self, value: float) -> bool:
+        """Tell whether a candidate that takes so much for a call is given up."""
+        return 0 < self.incumbent * self.factor < value
+
+    def check(self, name: str, value: float, unit: str) -> None:
+        """Give the candidate up if it is too slow."""
+        if self.is_lost(value):
+            raise Judged(
+                Status.SLOW,
+                KernelFailed(
+                    f"{name}: takes {value:.4g} {unit}, the best so far {self.incumbent:.4g}; given up"
+                ),
+            )
+
+    @contextlib.contextmanager
+    def timer(self) -> Iterator[None]:
+        """End this process by SIGPROF if the context takes much more CPU time than a call of the best so far."""
+        if self.incumbent <= 0 or not self.has_timer:
+            yield
+            return
+        limit_s = self.incumbent * 1e-9 * self.factor * RACE_SLACK
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, max(RACE_LEAST_S, limit_s))
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@dataclass(slots=True)
+class Subject:
+    """A function of an artifact that is ready to be measured."""
+
+    name: str
+    module: LoadedModule
+    prepared: Prepared
+    cases: Sequence[tuple[Case, list[Array]]]
+    expected: Sequence[Sequence[Array]]
+    tolerance: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether its code runs in this process."""
+        return isinstance(self.prepared, GuardedFunction)
+
+    def check_all(self, race: Race) -> None:
+        """Call it once on each case of inputs, the first one last, and look at all that it did."""
+        for index in reversed(range(len(self.cases))):
+            self.prepared.fill(self.cases[index][1])
+            self.prepared.poison(POISONS[index % 2])
+            with race.timer():
+                self.prepared.lap(1)
+            self.look(index)
+
+    def check(self) -> None:
+        """Call it once on what it was filled with last, and look at all that it did."""
+        self.prepared.poison(POISONS[0])
+        self.prepared.lap(1)
+        self.look()
+
+    def look(self, index: int = 0) -> None:
+        """Look at what the last call did; raises Judged."""
+        case = self.cases[index][0]
+        what = self.prepared.damage()
+        if not what and self.expected:
+            signature = self.prepared.signature
+            outputs = self.prepared.outputs()
+            what = numerics.wrong(signature, outputs, self.expected[index], self.tolerance)
+        if what:
+            raise Judged(
+                Status.WRONG, KernelFailed(f"{self.name}: {what}, on {case} inputs; correct it")
+            )
+
+
+def measure(
+    request: measure_pb2.MeasureRequest,
+    loader: Loader,
+    read: ReadBlob,
+    threads: int,
+    begin: Callable[[], None],
+) -> Measurement:
+    """Measure a candidate.
+
+    Parameters
+    ----------
+    begin
+        Called when time begins to be taken.
+
+    Raises
+    ------
+    InfrastructureError
+        The farm failed, not the candidate.
+    """
+    options = options_from_proto(request.options)
+    phases = Phases()
+    blank = Measurement(Status.OK, cache=options.cache, timing_class=timing_class(request.context))
+    try:
+        found = _measure(request, loader, read, threads, begin, options, phases, blank)
+    except Judged as judged:
+        found = replace(blank, status=judged.status, error=judged.error)
+    except ClockChanged as changed:
+        error = KernelFailed(
+            f"{request.subject.name}: {changed}: it has changed the clock; correct it"
+        )
+        found = replace(blank, status=Status.FORGED, error=error)
+    except FarmError as error:
+        found = replace(blank, status=status_of(error), error=error)
+    return replace(found, phases=phases.seconds)
+
+
+def _measure(
+    request: measure_pb2.MeasureRequest,
+    loader: Loader,
+    read: ReadBlob,
+    threads: int,
+    begin: Callable[[], None],
+    options: Options,
+    phases: Phases,
+    blank: Measurement,
+) -> Measurement:
+    subject = open_subject(
+        request.subject, request.workload, request.context, loader, read, options, phases
+    )
+    counts_cycles = blank.timing_class == "simulated"
+    has_timer = subject.is_inside and threads == 1 and not counts_cycles
+    race = Race(request.incumbent, options.race_factor, has_timer)
+    with phases("check"):
+        subject.check_all(race)
+    host = Host()
+    host.open()
+    sampler = Sampler(subject.prepared, options, host, observers_of(subject.module))
+    begin()
+    if counts_cycles:
+        with phases("time"):
+            clock, unit = _count_cycles(subject, sampler, race)
+    else:
+        clock, unit = clock_of(subject, threads), "ns"
+        _take_samples(subject, sampler, race, phases, clock)
+    with phases("recheck"):
+        subject.check()
+    samples = sampler.samples()
+    _check_clocks(subject.name, samples.wall_ns, samples.cpu_ns)
+    found = statistics_of(samples, clock)
+    return replace(
+        blank,
+        unit=unit,
+        clock=clock,
+        samples=samples,
+        statistics=found,
+        grade=grade_of(found),
+        checked=bool(subject.expected),
+        target=subject.prepared.function.target,
+    )
+
+
+def open_subject(
+    subject: measure_pb2.Subject,
+    workload: measure_pb2.Workload,
+    context: measure_pb2.WorkerContext,
+    loader: Loader,
+    read: ReadBlob,
+    options: Options,
+    phases: Phases,
+) -> Subject:
+    """Load a candidate and make its inputs; raises what the loader does."""
+    with phases("load"):
+        module = loader.load(read_artifact(subject.artifact, read))
+        signature = module.function(subject.symbol).signature
+        size_bytes = sum(spec.size_bytes for spec in signature.params)
+        prepared = module.prepare(subject.symbol, sets_of(size_bytes, options.cache))
+    with phases("inputs"):
+        cases = cases_of(workload, signature, read)
+        expected = [
+            [tensor_from_proto(it, read, "reference") for it in case.outputs]
+            for case in context.expected
+        ]
+    name = subject.name or subject.symbol
+    return Subject(name, module, prepared, cases, expected, workload.tolerance)
+
+
+def expect(
+    request: measure_pb2.MeasureRequest, loader: Loader, read: ReadBlob
+) -> list[tuple[Array, ...]]:
+    """Return what the reference gives for each case of a candidate's inputs."""
+    candidate = read_artifact(request.subject.artifact, read).symbols
+    signature = candidate.get(request.subject.symbol)
+    if signature is None:
+        raise InvalidInput(f"{request.subject.symbol}: not in its artifact; name one that is")
+    reference = request.workload.reference
+    with loader.load(read_artifact(reference.artifact, read)) as module:
+        types = [spec.dtype for spec in module.function(reference.symbol).signature.inputs]
+        found = []
+        for _, arrays in cases_of(request.workload, signature, read):
+            if len(types) != len(arrays):
+                raise InvalidInput(
+                    f"reference: takes {len(types)} arrays, {request.subject.symbol} takes {len(arrays)}; give one "
+                    "that computes the same"
+                )
+            wide = [array.astype(dtype) for array, dtype in zip(arrays, types, strict=True)]
+            found.append(module.call(reference.symbol, wide).outputs)
+    return found
+
+
+def cases_of(
+    workload: measure_pb2.Workload, signature: Signature, read: ReadBlob
+) -> list[tuple[Case, list[Array]]]:
+    """Return the inputs of each case."""
+    if workload.inputs:
+        given = [
+            tensor_from_proto(it, read, f"input {position}")
+            for position, it in enumerate(workload.inputs)
+        ]
+        return [(Case.GIVEN, given)]
+    return [(case, generate(signature, workload.seed, case)) for case in GENERATED]
+
+
+def read_artifact(ref: measure_pb2.ArtifactRef, read: ReadBlob) -> Artifact:
+    """Return an artifact that came with a request, or is in the cache."""
+    return Artifact.from_bytes(ref.inline or read(digest_from_proto(ref.digest)))
+
+
+def status_of(error: FarmError) -> Status:
+    """Return how a measure ended that raised an error; raises it if it is the farm's."""
+    if isinstance(error, InfrastructureError):
+        raise error
+    if isinstance(error, TimeLimit):
+        return Status.TIMEOUT
+    return Status.CRASH if isinstance(error, KernelFailed) else Status.REFUSED
+
+
+def clock_of(subject: Subject, threads: int) -> str:
+    """Return which clock tells what a function takes: that of its thread, if it has one and it is here."""
+    return "cpu_ns" if subject.is_inside and threads == 1 else "wall_ns"
+
+
+def timing_class(context: measure_pb2.WorkerContext) -> str:
+    """Return the device's timing class."""
+    name = device_pb2.TimingClass.Name(context.timing_class)
+    return name.removeprefix("TIMING_CLASS_").lower()
+
+
+def _count_cycles(subject: Subject, sampler: Sampler, race: Race) -> tuple[str, str]:
+    if "cycles" not in sampler.observers:
+        raise Judged(
+            Status.REFUSED,
+            InvalidInput(
+                f"{subject.name}: ran on the host and not on the accelerator, so that no cycles were counted; build it "
+                "for the accelerator"
+            ),
+        )
+    while sampler.count < CYCLE_CALLS:
+        subject.prepared.poison(POISONS[1])
+        sampler.sample()
+        race.check(subject.name, sampler.samples().observed["cycles"][0], "cycles")
+    return "cycles", "cycles"
+
+
+def _take_samples(
+    subject: Subject, sampler: Sampler, race: Race, phases: Phases, clock: str
+) -> None:
+    options = sampler.options
+    with phases("warm_up"):
+        race.check(subject.name, sampler.calibrate(), "ns")
+        race.check(subject.name, sampler.warm_up(), "ns")
+    # Which one nobody can know before, and a kernel that is only right when it is looked at is found out.
+    looked_at = int.from_bytes(os.urandom(_ENTROPY_BYTES)) % options.samples
+    began = time.perf_counter()
+    with phases("time"):
+        while sampler.count < options.samples:
+            subject.prepared.poison(POISONS[sampler.count % 2])
+            sampler.sample()
+            if sampler.count - 1 == looked_at:
+                subject.look()
+            if sampler.count < RACED_SAMPLES:
+                continue
+            if time.perf_counter() - began > options.budget_s:
+                break
+            if race.incumbent and sampler.count == RACED_SAMPLES:
+                values = sampler.samples().per_call(clock)
+                if float(np.median(values)) > RACED_FACTOR * race.incumbent:
+                    break
+
+
+def _check_clocks(name: str, wall_ns: Sequence[int], cpu_ns: Sequence[int]) -> None:
+    """Raise Judged if a thread had more CPU time than time has passed, or no time has passed at all."""
+    wall, cpu = sum(wall_ns), sum(cpu_ns)
+    if min(wall_ns, default=1) <= 0 or cpu > 1.1 * wall + CLOCK_SLACK_NS:
+        raise Judged(
+            Status.FORGED,
+            KernelFailed(
+                f"{name}: {cpu / 1e6:.3f} ms of CPU time in {wall / 1e6:.3f} ms: it has changed the clock; correct it"
+            ),
+        )
