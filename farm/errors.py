@@ -197,6 +197,12 @@ class BuildFailed(FarmError):
     exit_code = 3
 
 
+class PlugInFailed(BuildFailed):
+    """An accelerator's package raised, did not answer or gave nonsense; report it to its author, who is named."""
+
+    code = "PLUG_IN_FAILED"
+
+
 class TimeLimit(FarmError):
     """The work ran past its own time limit and was killed; raise the limit or fix the work."""
 

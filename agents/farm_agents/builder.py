@@ -124,7 +124,7 @@ class Builder:
                 self._zygote = None
 
     def _check(self, order: BuildOrder) -> None:
-        family = Target.parse(order.target).family
+        family = Target.parse(order.target, foreign=True).family
         if family not in self.families:
             raise InfrastructureError(
                 f"build {order.symbol}: this agent does not build {family} (it builds "

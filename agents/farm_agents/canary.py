@@ -57,7 +57,8 @@ def canary_for(targets: Sequence[str], provides: Sequence[str]) -> Canary | None
             continue
         if chosen:
             accelerated = any(
-                Target.parse(it.section.target).is_accelerator for it in chosen.values()
+                Target.parse(it.section.target, foreign=True).is_accelerator
+                for it in chosen.values()
             )
             found.append((accelerated, Canary(data, tuple(sorted(chosen)))))
     best = max(found, key=lambda it: (it[0], len(it[1].symbols)), default=None)

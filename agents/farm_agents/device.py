@@ -14,7 +14,6 @@ from pathlib import Path
 
 from farm.core.ids import IdSource
 from farm.errors import DeviceBusy, FarmError
-from farm.target import Target
 from farm_agents.drivers import Checked, Description, Driver, driver_for
 from farm_agents.drivers.base import bad
 from farm_agents.drivers.lock import DeviceLock, acquire
@@ -77,8 +76,7 @@ class LocalDevice:
                 if self._zygote is not None:
                     await self._zygote.close()
                 held = (self._lock.fd,) if self._lock else ()
-                targets = map(Target.parse, self.description.targets)
-                emulated = any(target.kind == "ea" for target in targets)
+                emulated = any(it.split()[0] == "ea" for it in self.description.targets)
                 warm = "ea" if emulated else self.driver.loader().kind
                 self._zygote = await Zygote.start(
                     *("session", self._log, self._new_id, warm),

@@ -154,7 +154,7 @@ class Artifact:
 def needs_host(section: Section) -> bool:
     """Tell whether a device section needs a host stub; of a target unknown here, assume it."""
     try:
-        return Target.parse(section.target).is_accelerator
+        return Target.parse(section.target, foreign=True).is_accelerator
     except InvalidTarget:
         return True
 
@@ -175,7 +175,7 @@ def assemble(target_host: str | Target, modules: Iterable[BuiltModule]) -> Artif
     sections: list[Section] = []
     symbols: dict[str, Signature] = {}
     for module in modules:
-        target = Target.parse(module.target)
+        target = Target.parse(module.target, foreign=True)
         if module.kind == "host" and str(target) != host:
             raise HostMismatch(
                 f"artifact: host stub of {module.symbol} was compiled for ({target}); compile it "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from farm.artifact.abi import is_public
 from farm.errors import HostMismatch, InvalidTarget, NoVariant
-from farm.target import Target, as_target
+from farm.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -72,7 +72,7 @@ def choose(
         The only thing wrong with a symbol is that its accelerator's host stub was built for another
         host, or is absent.
     """
-    families = {as_target(target).family for target in targets}
+    families = _families(targets)
     found: dict[str, Choice] = {}
     refused: list[NoVariant | HostMismatch] = []
     for symbol, signature in artifact.symbols.items():
@@ -90,13 +90,18 @@ def choose_private(
     artifact: Artifact, targets: Iterable[str | Target], provides: Collection[str]
 ) -> dict[str, Section]:
     """Return every private helper that this device can run; its symbol names its target."""
-    families = {as_target(target).family for target in targets}
+    families = _families(targets)
     found: dict[str, Section] = {}
     for symbol in artifact.symbols:
         if not is_public(symbol):
             candidates, _ = _rank(artifact, symbol, families, provides)
             found.update((symbol, section) for _, section in candidates)
     return found
+
+
+def _families(targets: Iterable[str | Target]) -> set[str]:
+    parsed = (it if isinstance(it, Target) else Target.parse(it, foreign=True) for it in targets)
+    return {target.family for target in parsed}
 
 
 def missing(requires: Iterable[str], provides: Collection[str]) -> tuple[str, ...]:
@@ -136,7 +141,7 @@ def _rank(
         if section.symbol != symbol or section.kind != "device":
             continue
         try:
-            target = Target.parse(section.target)
+            target = Target.parse(section.target, foreign=True)
         except InvalidTarget:
             refusals.append(_Refusal(section, "unknown target here", False))
             continue

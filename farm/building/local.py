@@ -81,8 +81,9 @@ def build(
 def _compile(item: BuildItem, modules: list[BuiltModule], clock: Clock) -> ItemOutcome:
     began = clock.now()
     try:
-        # What others wrote may crash the compiler.
-        foreign = isinstance(item.function.body, Source) and item.kind == "device"
+        # What others wrote may crash the compiler, or be it.
+        own = not isinstance(item.function.body, Source) and not item.target.is_plug_in
+        foreign = item.kind == "device" and not own
         compiled = (compile_alone if foreign else compile_function)(
             item.code, item.kind, item.target
         )

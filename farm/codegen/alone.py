@@ -82,7 +82,9 @@ def _module(value: dict[str, Any]) -> BuiltModule:
 def main(kind: str, target: str) -> dict[str, object]:
     """Compile what standard input holds; return what `compile_alone` reads."""
     try:
-        module = compile_function(sys.stdin.buffer.read(), cast(Kind, kind), Target.parse(target))
+        module = compile_function(
+            sys.stdin.buffer.read(), cast(Kind, kind), Target.parse(target, foreign=True)
+        )
     except FarmError as error:
         return {"error": error.message, "code": error.code, "details": error.details}
     plain = {

@@ -48,17 +48,19 @@ BACKENDS: dict[str, Backend] = {
         host="farm.codegen.llvm.compile:compile_host",
         toolchain="farm.codegen.llvm.compile:toolchain",
     ),
-    "ea": Backend(
-        device="farm.codegen.ea.compile:compile_ea",
-        host=None,
-        toolchain="farm.codegen.ea.compile:toolchain",
-    ),
     "opencl": Backend(
         device="farm.codegen.opencl.compile:compile_opencl",
         host=None,
         toolchain="farm.codegen.opencl.compile:toolchain",
     ),
 }
+
+ACCELERATOR = Backend(
+    device="farm.codegen.accelerator.compile:compile_accelerator",
+    host=None,
+    toolchain="farm.codegen.accelerator.compile:toolchain",
+)
+"""Of every kind that a `farm.accel.Accelerator` stands for: the project's own `ea` and those that packages bring."""
 
 
 def compile_function(function_bytes: bytes, kind: Kind, target: Target) -> BuiltModule:
@@ -99,12 +101,7 @@ def toolchain_of(target: Target) -> str:
 
 
 def _backend(target: Target) -> Backend:
-    backend = BACKENDS.get(target.kind)
-    if backend is None:
-        raise InvalidTarget(
-            f"target {target.kind}: no code generator ({target}); use one of {', '.join(sorted(BACKENDS))}"
-        )
-    return backend
+    return BACKENDS.get(target.kind, ACCELERATOR)
 
 
 def _load(entry: str) -> object:

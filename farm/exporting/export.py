@@ -118,7 +118,7 @@ def export(
 def _target(artifact: Artifact, target: str | Target | None) -> Target:
     """Return the one that is exported; it is a CPU of which there are functions."""
     has = sorted({s.target for s in artifact.sections if s.kind == "device"})
-    cpus = [text for text in has if not Target.parse(text).is_accelerator]
+    cpus = [text for text in has if not Target.parse(text, foreign=True).is_accelerator]
     if target is not None:
         chosen = as_target(target)
         if chosen.is_accelerator:

@@ -1,8 +1,8 @@
 """Launching an accelerator's program from the host stub that compiled code calls.
 
 Owns: the callback behind ``__farm_launch_NAME``, carrying its exception over compiled code, and the choice of a
-program by its section's format. Does not own: the machines (`farm.ea`, `farm.runtime.opencl`) or the stub (compiled
-with the artifact).
+program by its section's target and format. Does not own: the machines (`farm.runtime.plugin`, `farm.runtime.opencl`) or
+the stub (compiled with the artifact).
 
 Invariant: no exception crosses compiled code; one that a launch raised is given out once, by
 `take_error`, whatever the code in between made of the return value.
@@ -11,16 +11,13 @@ Invariant: no exception crosses compiled code; one that a launch raised is given
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from farm.artifact.module import EA_PROGRAM, OPENCL_SOURCE, Section
-from farm.ea.config import find_config
+from farm.artifact.module import OPENCL_SOURCE, Section
 from farm.errors import ArtifactError
-from farm.runtime.ea.machine import CompiledMachine
-from farm.runtime.ea.program import LoadedProgram
+from farm.runtime.plugin import PlugInProgram
 from farm.target import Target
 
 if TYPE_CHECKING:
@@ -79,57 +76,35 @@ class Launcher:
         return 0
 
 
-class EaProgram:
-    """A program on an emulated machine of its own.
-
-    A fault stops that machine, as it would a real one; the next launch resets it first.
-    """
-
-    def __init__(self, section: Section) -> None:
-        config = find_config(Target.parse(section.target).option("config") or "")
-        self._program = LoadedProgram(section.data, config)
-        self._machine = CompiledMachine(config)
-
-    def run(self, arrays: Sequence[Array]) -> int:
-        """Run once and return its cycles; raises DeviceFault."""
-        if self._machine.fault is not None:
-            self._machine.reset()
-        self._machine.run(self._program, arrays)
-        return self._cycles
-
-    @functools.cached_property
-    def _cycles(self) -> int:
-        """Of every run: they depend on no data."""
-        return self._machine.time(self._program).cycles
-
-
 def make_launcher(section: Section, signature: Signature, device: str = "") -> Launcher:
     """Return the launcher for an accelerator's section.
 
     Parameters
     ----------
     device
-        Which of several devices of its kind, as `farm.runtime.opencl` names them.
+        Which of several devices of its kind, as its driver names them.
 
     Raises
     ------
     ArtifactError
         Its format is unknown here.
+    InvalidTarget
+        Its accelerator is not installed here.
     InvalidProgram
         Its bytes are no program of its machine.
     BuildFailed
-        The device's own compiler refuses it.
+        The device's own compiler refuses it, or the accelerator's package failed.
     """
-    if section.format == EA_PROGRAM:
-        return Launcher(EaProgram(section), signature)
     if (section.format, section.format_version) == (OPENCL_SOURCE, 1):
         from farm.runtime.opencl import OpenclProgram  # loads the platform's libraries
 
         return Launcher(OpenclProgram(section, signature, device), signature)
-    raise ArtifactError(
-        f"{section}: cannot launch format {section.format} version {section.format_version}; update "
-        "kernel-farm or build it again"
-    )
+    if Target.parse(section.target, foreign=True).kind == "opencl":
+        raise ArtifactError(
+            f"{section}: cannot launch format {section.format} version {section.format_version}; update "
+            "kernel-farm or build it again"
+        )
+    return Launcher(PlugInProgram(section, signature, device), signature)
 
 
 def _array_at(address: int, spec: ParamSpec) -> Array:

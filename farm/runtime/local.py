@@ -17,6 +17,7 @@ from farm.ea.config import CONFIGS
 from farm.runtime.native import native_loader
 from farm.target import Target
 from farm.target.host import host_cpu_features
+from farm.target.installed import usable_names
 
 if TYPE_CHECKING:
     from farm.artifact.artifact import Artifact
@@ -37,7 +38,7 @@ def local_capabilities(*, accelerators: bool = True) -> Capabilities:
     Parameters
     ----------
     accelerators
-        Whether to count the emulated ones.
+        Whether to count the emulated ones and those of installed packages.
     """
     native = Target.parse("llvm")
     targets = [native]
@@ -47,6 +48,9 @@ def local_capabilities(*, accelerators: bool = True) -> Capabilities:
         emulated = [Target.parse(f"ea -config={name}") for name in CONFIGS]
         targets += emulated
         provides.update(requirement for target in emulated for requirement in target.requires)
+        for name in usable_names():
+            targets.append(Target.parse(name))
+            provides.add(f"{name}-config:*")
     targets.sort(key=lambda target: target.preference)
     return Capabilities(tuple(map(str, targets)), frozenset(provides))
 

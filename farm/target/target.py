@@ -1,13 +1,15 @@
 """The target type: parse, canonical text, id, requirements.
 
-Owns: the kinds of target and their options. Does not own: what this machine is (`host`), whether LLVM knows a name
-(`farm.codegen`).
+Owns: the kinds of target and their options, and the one form that targets of installed accelerators have.
+Does not own: what this machine is (`host`), whether LLVM knows a name (`farm.codegen`), which accelerators are
+installed (`installed`).
 
 Invariant: `Target.parse(str(target)) == target`; whatever generated code depends on is in the id.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -17,12 +19,14 @@ from farm.ea.config import find_config
 from farm.errors import InvalidTarget
 from farm.target import host
 from farm.target.cpus import RISCV_LINUX, cpu_features
+from farm.target.installed import NAME, find_installed, usable_names
 from farm.target.tags import TAGS
 
 _OPTION = re.compile(r"-([a-z][a-z0-9-]*)=(\S+)")
 _TRIPLE = re.compile(r"[A-Za-z0-9_.]+(-[A-Za-z0-9_.]+){1,3}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FEATURE = re.compile(r"[+-][A-Za-z0-9][A-Za-z0-9._-]*")
+_CONFIG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MAX_TEXT = 1024
 
 
@@ -44,10 +48,16 @@ class Target:
     host: Target | None = field(default=None, compare=False)
 
     @staticmethod
-    def parse(text: str, host: str | Target | None = None) -> Target:
+    def parse(text: str, host: str | Target | None = None, *, foreign: bool = False) -> Target:
         """Parse a target in TVM's form: a kind, then ``-option=value`` pairs; defaults are filled in.
 
-        ``llvm`` alone means this machine. A tag (`Target.from_tag`) may stand in place of all.
+        ``llvm`` alone means this machine. A tag (`Target.from_tag`) may stand in place of all. The kind of an
+        installed accelerator has one option, ``-config``, whose default is the kind's own name.
+
+        Parameters
+        ----------
+        foreign
+            Take kinds of accelerators that are not installed here too: for texts that others checked.
 
         Raises
         ------
@@ -59,12 +69,12 @@ class Target:
         words = text.split()
         if len(words) == 1 and words[0] in TAGS:
             return Target.from_tag(words[0], host)
-        if not words or words[0] not in KINDS:
+        kind = _kind_named(words[0] if words else "", foreign)
+        if kind is None:
+            kinds = ", ".join(sorted((*KINDS, *usable_names())))
             raise InvalidTarget(
-                f"target: unknown kind ({text!r}); known kinds are {', '.join(sorted(KINDS))}, known tags "
-                f"{', '.join(sorted(TAGS))}"
+                f"target: unknown kind ({text!r}); known kinds are {kinds}, known tags {', '.join(sorted(TAGS))}"
             )
-        kind = KINDS[words[0]]
         given: dict[str, str] = {}
         for word in words[1:]:
             match = _OPTION.fullmatch(word)
@@ -113,7 +123,7 @@ class Target:
         except InvalidTarget:
             target = None
         if target is None or target.family != family:
-            known = {Target.parse(text).family for text in (*KINDS, *TAGS)}
+            known = {Target.parse(text).family for text in (*KINDS, *TAGS, *usable_names())}
             raise InvalidTarget(
                 f"builds: unknown family ({family[:80]!r}); known are {', '.join(sorted(known))}, and llvm/ARCH of "
                 "any other architecture of LLVM"
@@ -131,13 +141,18 @@ class Target:
     @property
     def id(self) -> str:
         """16 hex digits that stand for everything generated code depends on."""
-        facts = str(self) + KINDS[self.kind].identity(self)
+        facts = str(self) + _rules(self.kind).identity(self)
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     @property
     def is_accelerator(self) -> bool:
         """Whether functions of this target are launched by a host instead of called directly."""
-        return KINDS[self.kind].accelerator
+        return _rules(self.kind).accelerator
+
+    @property
+    def is_plug_in(self) -> bool:
+        """Whether the kind is that of an accelerator which a package brings."""
+        return self.kind not in KINDS
 
     @property
     def family(self) -> str:
@@ -148,7 +163,7 @@ class Target:
     @property
     def requires(self) -> tuple[str, ...]:
         """What a device must provide to run this target's code, sorted."""
-        return tuple(sorted(KINDS[self.kind].requires(self)))
+        return tuple(sorted(_rules(self.kind).requires(self)))
 
     @property
     def preference(self) -> tuple[int, int, str]:
@@ -166,6 +181,47 @@ class TargetKind:
     complete: Callable[[dict[str, str]], tuple[tuple[str, str], ...]]
     requires: Callable[[Target], set[str]]
     identity: Callable[[Target], str]
+
+
+def _kind_named(name: str, foreign: bool) -> TargetKind | None:
+    """Return the rules of a kind; raises InvalidTarget for an accelerator that is installed but cannot be used."""
+    if name in KINDS:
+        return KINDS[name]
+    if foreign:
+        return _rules(name) if NAME.fullmatch(name) else None
+    found = find_installed(name)
+    if found is None:
+        return None
+    if found.problem:
+        raise InvalidTarget(f"target {name}: {found.problem}")
+    return _rules(name)
+
+
+def _rules(name: str) -> TargetKind:
+    """Return the rules of a kind that is known, or of an accelerator's."""
+    return KINDS.get(name) or _accelerator(name)
+
+
+@functools.lru_cache(maxsize=64)
+def _accelerator(name: str) -> TargetKind:
+    """Return the rules of an accelerator's kind: its device has the configuration that the code is for."""
+
+    def complete(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+        config = given.get("config", name)
+        if not _CONFIG.fullmatch(config):
+            raise InvalidTarget(
+                f"target {name}: malformed configuration ({config[:80]!r}); use letters, digits, dots and dashes"
+            )
+        return (("config", config),)
+
+    return TargetKind(
+        name=name,
+        options=("config",),
+        accelerator=True,
+        complete=complete,
+        requires=lambda target: {f"{name}-config:{target.option('config')}"},
+        identity=lambda target: "",
+    )
 
 
 def as_target(value: str | Target) -> Target:

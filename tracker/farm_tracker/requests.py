@@ -81,7 +81,7 @@ def canonical(text: str) -> Target:
 
     A default, such as "this machine", would mean the tracker's machine here instead of the client's.
     """
-    target = Target.parse(text)
+    target = Target.parse(text, foreign=True)
     if str(target) != text:
         raise InvalidTarget(f"target: not in canonical form ({text!r}); send {str(target)!r}")
     return target

@@ -97,7 +97,7 @@ def outline_of(artifact: Artifact) -> Outline:
 
 def _variants(section: Section, hosts: list[Section]) -> list[Variant]:
     try:
-        target = Target.parse(section.target)
+        target = Target.parse(section.target, foreign=True)
     except InvalidTarget:
         return []  # of a newer version: no device of this farm runs it
     if target.id != section.target_id:

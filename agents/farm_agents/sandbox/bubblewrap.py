@@ -21,6 +21,7 @@ import farm
 import farm_agents
 from farm.errors import InfrastructureError
 from farm.runtime.toolchain import cache_folder
+from farm.target.installed import plug_in_folders
 
 CACHE = Path("/cache")
 SCRATCH = Path("/scratch")
@@ -119,7 +120,7 @@ def _needed() -> list[Path]:
     """Return what of the interpreter, its packages and this program lies outside the system's folders."""
     packages = [Path(package.__path__[0]) for package in (farm, farm_agents)]
     programs = [Path(found) for name in _PROGRAMS if (found := shutil.which(name))]
-    folders = [Path(sys.base_prefix), Path(sys.prefix), *packages]
+    folders = [Path(sys.base_prefix), Path(sys.prefix), *packages, *plug_in_folders()]
     executables = [Path(sys.executable), *programs]
     resolved = [p.resolve() for p in (*folders, *executables)]
     wanted = sorted({*folders, *packages, *resolved})

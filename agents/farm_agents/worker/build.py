@@ -8,6 +8,7 @@ Invariant: the object is a whole file in the out folder before the attempt says 
 
 from __future__ import annotations
 
+import importlib
 import socket
 import sys
 import time
@@ -86,9 +87,12 @@ def warm_up(families: str) -> None:
     families
         Comma-separated, such as ``llvm/aarch64,ea``.
     """
+    importlib.import_module("farm.codegen.accelerator.compile")
     for family in filter(None, families.split(",")):
         try:
-            compile_function(small_function(), "device", Target.of_family(family))
+            target = Target.of_family(family)
+            if not target.is_plug_in:  # this process runs nobody's code
+                compile_function(small_function(), "device", target)
         except FarmError as error:  # its builds will say so too; the other families still work
             print(f"builder: {family} does not compile: {error.message}", file=sys.stderr)
 
@@ -100,4 +104,4 @@ def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
             f"build {item.symbol}: unknown kind ({item.kind}); update the agent"
         )
     data = read_blob(cache, digest_from_proto(item.function))
-    return compile_function(data, kind, Target.parse(item.target))
+    return compile_function(data, kind, Target.parse(item.target, foreign=True))

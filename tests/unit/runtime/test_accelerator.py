@@ -146,5 +146,5 @@ def test_program_damaged_is_refused_at_load(stub):
 
 def test_program_of_unknown_format_is_refused_at_load(stub):
     strange = dataclasses.replace(program("copy", image_of(16)), format="ea-graph")
-    with pytest.raises(ArtifactError, match="cannot launch format ea-graph"):
+    with pytest.raises(ArtifactError, match="format ea-graph version 1 does not run on ea"):
         load(strange, stub("copy"))

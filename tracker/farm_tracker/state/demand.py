@@ -68,7 +68,7 @@ def families_of(targets: tuple[str, ...]) -> frozenset[str]:
     found = set()
     for text in targets:
         try:
-            found.add(Target.parse(text).family)
+            found.add(Target.parse(text, foreign=True).family)
         except InvalidTarget:
             continue
     return frozenset(found)

@@ -1,0 +1,129 @@
+"""An accelerator that is only installed: the farm builds and runs for it, whatever its package does."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import farm
+from farm import ops, te
+from farm.cli.main import run
+from farm.codegen.accelerator import with_knobs
+from farm.errors import (
+    BuildFailed,
+    DeviceBusy,
+    FarmError,
+    KernelCrashed,
+    KernelFailed,
+    TimeLimit,
+)
+
+M, N, K = 21, 13, 30
+
+
+def dense(name="layer"):
+    x, w = te.placeholder((M, K), "int8", name="x"), te.placeholder((K, N), "int8", name="w")
+    return te.function(name, [x, w, ops.matmul(x, w)])
+
+
+def operands(seed):
+    rng = np.random.default_rng(seed)
+    x, w = rng.integers(-128, 128, (M, K), np.int8), rng.integers(-128, 128, (K, N), np.int8)
+    return (x, w), x.astype(np.int32) @ w.astype(np.int32)
+
+
+def double(name):
+    x = te.placeholder((4,), "int32", name="x")
+    return te.function(name, [x, te.compute((4,), lambda i: x[i] * 2, name="y")])
+
+
+@pytest.fixture(scope="module")
+def client(port_farm):
+    with farm.connect(port_farm.address) as connected:
+        yield connected
+
+
+def test_layer_is_bit_equal_on_an_accelerator_that_is_only_installed(client):
+    artifact = client.build({"tile8": [with_knobs(dense(), {"slots": 8})]})
+    inputs, expected = operands(1)
+    with client.acquire("kind=tile8,config=tile8") as session:
+        module = session.load(artifact)
+        assert module["layer"].target == "tile8 -config=tile8"
+        assert np.array_equal(module["layer"](*inputs), expected)
+        assert len(module.time("layer", *inputs, repeat=3).samples_ns) == 3
+
+
+def test_code_for_another_configuration_does_not_run_and_leaves_the_cpu(client):
+    only = client.build({"tile8": [dense()]})
+    with client.acquire("config=tile8-small") as session, pytest.raises(FarmError, match="tile8"):
+        session.load(only)
+    both = client.build({"tile8": [dense()], "llvm": [dense()]}, variants=True)
+    inputs, expected = operands(2)
+    with client.acquire("config=tile8-small") as session:
+        module = session.load(both)
+        assert module["layer"].target.startswith("llvm")
+        assert np.array_equal(module["layer"](*inputs), expected)
+
+
+def test_job_and_commands_take_it_as_any_other_device(port_farm, client, tmp_path, capsys):
+    (tmp_path / "layer.py").write_text(
+        "from farm import ops, te\n"
+        "x, w = te.placeholder((8, 8), 'int8', name='x'), te.placeholder((8, 8), 'int8', name='w')\n"
+        "functions = [te.function('layer', [x, w, ops.matmul(x, w)])]\n"
+    )
+    out, at = str(tmp_path / "layer.farm"), ["--tracker", port_farm.address]
+    built = ["build", str(tmp_path / "layer.py"), "--target", "tile8", "--out", out]
+    assert run([*built, *at]) == 0
+    assert run(["inspect", out, "-o", "json"]) == 0
+    assert run(["run", out, "layer", "--device", "kind=tile8", "--random", "1", *at]) == 0
+    job = ["submit", out, "layer", "--device", "kind=tile8", "--random", "1", "--wait"]
+    assert run([*job, *at]) == 0
+    assert run(["build", str(tmp_path / "layer.py"), "--target", "tile9", "--out", out, *at]) == 2
+    capsys.readouterr()
+    assert run(["devices", *at, "-o", "json"]) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    assert {it["labels"]["kind"] for it in devices} == {"cpu", "tile8", "brittle", "mute"}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("raise_it", r"brittle \(farm-brittle 1.0\): compile raised ValueError: no such luck"),
+        ("abort_it", "crashed"),
+    ],
+)
+def test_code_generator_that_goes_wrong_costs_one_build(client, name, problem):
+    with pytest.raises(BuildFailed, match=problem):
+        client.build({"brittle": [double(name)]})
+    assert client.build({"brittle": [double(f"fine_after_{name}")]}).symbols
+
+
+def test_program_that_goes_wrong_costs_one_call(client):
+    names = ("runraise", "runabort", "runloop", "fine")
+    artifact = client.build({"brittle": [double(name) for name in names]})
+    values = np.arange(4, dtype=np.int32)
+    with client.acquire("kind=brittle") as session:
+        module = session.load(artifact)
+        for name, error in (
+            ("runraise", KernelFailed),
+            ("runabort", KernelCrashed),
+            ("runloop", TimeLimit),
+        ):
+            with pytest.raises(error) as raised:
+                module[name](values, limit_s=2.0)
+            assert name != "runraise" or "brittle (farm-brittle 1.0)" in raised.value.message
+            assert np.array_equal(module["fine"](values), values * 2)
+
+
+def test_package_that_cannot_be_imported_is_a_bad_device_and_a_failed_build(client):
+    (mute,) = (it for it in client.devices() if it.labels["kind"] == "mute")
+    assert mute.health == "bad"
+    assert "mute (farm-mute 1.0)" in mute.health_cause
+    assert "nothing to say" in mute.health_cause
+    with pytest.raises(BuildFailed, match=r"mute \(farm-mute 1.0\): import .* nothing to say"):
+        client.build({"mute": [double("f")]})
+    with pytest.raises(DeviceBusy, match="nothing to say"):
+        client.acquire("kind=mute", wait_s=0)
+    assert all(it.observed == "online" for it in client.agents())
