@@ -57,7 +57,7 @@ def quantised_pair(rows: int = 6, seed: int = 3) -> Graph:
 
 
 UNARY, BINARY = ("relu", "clip"), ("add", "subtract", "multiply", "maximum")
-ALL = "|".join((*UNARY, *BINARY))
+ALL = "|".join((*UNARY, *BINARY, "leaky_relu"))
 
 
 @st.composite

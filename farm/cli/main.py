@@ -51,6 +51,7 @@ COMMANDS = {
     "token": "farm.cli.token",
     "account": "farm.cli.account",
     "connect": "farm.cli.token:connect",
+    "graph": "farm.cli.graph",
     "ea": "farm.cli.ea",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.errors import FarmError, UnsupportedFunction
+from farm.errors import FarmError, InvalidInput, UnsupportedFunction
 from farm.graph.backend import Backend, Option, Options, Predicts, Region, complete_options
 from farm.graph.claims import MAX_REASON, Asked, Claims, ask, claim
 from farm.graph.code import Code, checked
@@ -128,9 +128,7 @@ def _options(asked: Sequence[Asked], given: Mapping[str, Options]) -> dict[str, 
     for name in given:
         if name not in found:
             known = ", ".join(found) or "none"
-            raise UnsupportedFunction(
-                f"options of backend {name!r}: no such backend; there is {known}"
-            )
+            raise InvalidInput(f"options of backend {name!r}: no such backend; there is {known}")
     return {
         name: complete_options(name, each.knobs, given.get(name, {}))
         for name, each in found.items()
