@@ -28,6 +28,7 @@ from farm_agents.cache import BlobCache
 from farm_agents.child import Child
 from farm_agents.failures import failed_from_proto
 from farm_agents.sandbox.confinement import Confinement
+from farm_agents.sandbox.starvation import UNKNOWN
 from farm_agents.state.model import BuildOrder, BuildPhase, Built, Outcome
 from farm_agents.zygotes import Zygote, describe_status
 
@@ -140,7 +141,7 @@ class Builder:
             await child.send(_task(order).SerializeToString())
             frame = await child.receive()
             if frame is not None:
-                attempt = _attempt(order, frame)
+                attempt = _excused(order, child, _attempt(order, frame))
                 path = None
                 if attempt.WhichOneof("outcome") == "module":
                     path = stack.enter_context(child.result(_built(attempt.module).object))
@@ -208,11 +209,33 @@ def _attempt(order: BuildOrder, frame: bytes) -> agent_pb2.BuildAttempt:
 
 def _crashed(order: BuildOrder, child: Child, status: int) -> agent_pb2.BuildAttempt:
     facts = describe_status(status) | dict(child.exceeded)
+    excuse = child.starvation.excuse(facts.get("signal", ""))
+    if not excuse and (child.unheard or not child.zygote.alive):
+        excuse = "its worker was ended from outside"
+    if excuse:
+        return _of_the_farm(order, excuse)
     how = facts.get("signal") or f"exit code {facts['exit_code']}"
     if "limit" in facts:
         how += f", past its limit on {facts['limit']}"
+    elif facts.get("signal") == "SIGKILL" and child.starvation.is_blind:
+        how += f"; {UNKNOWN}"
     error = BuildFailed(
         f"{order.symbol} for {order.target}: the compiler crashed ({how}); report the function",
         **facts,
     )
+    return agent_pb2.BuildAttempt(attempt_id=order.attempt_id, error=error_to_proto(error))
+
+
+def _excused(
+    order: BuildOrder, child: Child, attempt: agent_pb2.BuildAttempt
+) -> agent_pb2.BuildAttempt:
+    """Return an attempt, its error put on the host if that killed a process that the compiler had started."""
+    if attempt.WhichOneof("outcome") != "error":
+        return attempt
+    excuse = child.starvation.excuse(attempt.error.details.get("signal", ""))
+    return _of_the_farm(order, excuse) if excuse else attempt
+
+
+def _of_the_farm(order: BuildOrder, excuse: str) -> agent_pb2.BuildAttempt:
+    error = InfrastructureError(f"{order.symbol} for {order.target}: {excuse}; build again")
     return agent_pb2.BuildAttempt(attempt_id=order.attempt_id, error=error_to_proto(error))

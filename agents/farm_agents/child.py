@@ -23,6 +23,7 @@ from farm.errors import InfrastructureError
 from farm_agents.sandbox.bubblewrap import CACHE, OUT
 from farm_agents.sandbox.output import OutputLog
 from farm_agents.sandbox.running import Sandbox
+from farm_agents.sandbox.starvation import Starvation
 from farm_agents.worker.frames import frame_parts, read_frame_async
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Child:
         Whether it works for somebody; else it waits for its configuration.
     exceeded
         Set with `exited`: the limit of the sandbox that it passed, such as ``{"limit": "memory"}``.
+    starvation
+        Tells whether it failed since the host ran out of memory.
     unheard
         Whether it was gone before it had read all that was sent: what was asked last was never begun.
     """
@@ -59,11 +62,15 @@ class Child:
     output: OutputLog | None = None
     given: bool = False
     exceeded: Mapping[str, str] = field(default_factory=dict)
+    starvation: Starvation = field(init=False)
     unheard: bool = False
     pid: int = 0
     _out: Path | None = None
     _told: bool = False
     _ending: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.starvation = Starvation(self.sandbox.group if self.sandbox is not None else None)
 
     @property
     def usable(self) -> bool:
@@ -203,7 +210,9 @@ class Child:
 
     async def _end(self, status: int) -> None:
         if self.sandbox is not None:
-            self.exceeded = await self.sandbox.end()
+            self.exceeded = await self.sandbox.end(self.starvation.close)
+        else:
+            self.starvation.close()
         if self.output is not None:
             self.output.close()
         self.writer.close()  # it wrote all that it ever will

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from farm.api.v1 import session_pb2
 from farm.core.digest import Digest
+from farm.core.wire import error_to_proto
 from farm.errors import FarmError, InfrastructureError, KernelCrashed, TimeLimit
 from farm.rpc import error_from_proto
 from farm_agents.cache import BlobCache
@@ -26,6 +27,7 @@ from farm_agents.child import Child
 from farm_agents.device import LocalDevice
 from farm_agents.requests import check_load
 from farm_agents.sandbox.output import OutputLog
+from farm_agents.sandbox.starvation import UNKNOWN
 from farm_agents.worker.replies import NAME as REPLIES
 from farm_agents.zygotes import describe_status
 
@@ -157,7 +159,8 @@ class SessionWorker:
         TimeLimit, KernelCrashed
             The worker was killed at the limit, or died; it is gone with everything that it started.
         InfrastructureError
-            It was ended from outside: its zygote is gone, or it was before it could begin with the request.
+            It was ended from outside: its zygote is gone, the host had no memory left, or it was before it could
+            begin with the request.
         """
         what = _describe(request)
         try:
@@ -171,7 +174,7 @@ class SessionWorker:
                     timing()
                     frame = await child.receive()
             if frame is not None:
-                return _reply(frame, request.seq)
+                return _excused(child, _reply(frame, request.seq), what)
         except TimeoutError:
             self.crashed = True
             await self.kill()
@@ -197,6 +200,9 @@ class SessionWorker:
             )
         if not child.zygote.alive:
             return InfrastructureError(f"{what}: the worker was ended from outside; call again")
+        excuse = child.starvation.excuse(facts.get("signal", ""))
+        if excuse:
+            return InfrastructureError(f"{what}: {excuse}; call again")
         if facts.get("signal") == "SIGXCPU":
             return TimeLimit(
                 f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise limit_s",
@@ -205,6 +211,8 @@ class SessionWorker:
         how = facts.get("signal") or f"exit code {facts['exit_code']}"
         if "limit" in facts:
             how += f", past its limit on {facts['limit']}"
+        elif facts.get("signal") == "SIGKILL" and child.starvation.is_blind:
+            how += f"; {UNKNOWN}"
         return KernelCrashed(
             f"{what}: ended the process it ran in ({how}); fix the kernel", **facts
         )
@@ -244,6 +252,23 @@ def raise_error(reply: session_pb2.SessionReply) -> None:
     """Raise the error that a reply is, if it is one."""
     if reply.WhichOneof("reply") == "error":
         raise error_from_proto(reply.error)
+
+
+def _excused(child: Child, reply: session_pb2.SessionReply, what: str) -> session_pb2.SessionReply:
+    """Return a reply, its error put on the host if that killed a process that the worker had started."""
+    match reply.WhichOneof("reply"):
+        case "error":
+            error = reply.error
+        case "batch" if reply.batch.HasField("error"):
+            error = reply.batch.error
+        case "packed" if reply.packed.HasField("error"):
+            error = reply.packed.error
+        case _:
+            return reply
+    excuse = child.starvation.excuse(error.details.get("signal", ""))
+    if excuse:
+        error.CopyFrom(error_to_proto(InfrastructureError(f"{what}: {excuse}; call again")))
+    return reply
 
 
 def _describe(request: session_pb2.SessionRequest) -> str:

@@ -20,6 +20,8 @@ from pathlib import Path
 from farm_agents.sandbox.limits import Limits
 
 CONTROLLERS = ("memory", "pids")
+LIMIT_SLACK_BYTES = 1 << 20
+"""How far below its limit a group may stay when what it asks for next would pass it."""
 _NAME = re.compile(r"kernel-farm-(\d+)\.(\d+)")
 _LEAF = "agent"
 
@@ -99,15 +101,48 @@ class Group:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    @property
+    def counts_memory(self) -> bool:
+        """Whether it tells what was killed in it for want of memory."""
+        names = ("memory.oom_control", "memory.events")
+        return any((folder / name).exists() for folder in self.folders for name in names)
+
     def exceeded(self) -> dict[str, str]:
         """Return the limit that the kernel enforced, if any: ``{"limit": "memory"}`` or ``"processes"``."""
-        for folder in self.folders:
-            killed = _count(folder / "memory.oom_control", "oom_kill")
-            if killed or _count(folder / "memory.events", "oom_kill"):
-                return {"limit": "memory"}
-        if any(_count(folder / "pids.events", "max") for folder in self.folders):
+        if self._memory_kills() and self._reached_memory_limit():
+            return {"limit": "memory"}
+        if any(count(folder / "pids.events", "max") for folder in self.folders):
             return {"limit": "processes"}
         return {}
+
+    def host_kills(self) -> int:
+        """Return how many of its processes were killed for want of memory that is not its own limit's.
+
+        It is the host's, or that of a group above. 0 once the group has reached its own limit.
+        """
+        return 0 if self._reached_memory_limit() else self._memory_kills()
+
+    def _memory_kills(self) -> int:
+        """Return how many of its processes were killed for want of memory, whoever's it was."""
+        counts = [
+            count(folder / name, "oom_kill")
+            for folder in self.folders
+            for name in ("memory.oom_control", "memory.events")
+        ]
+        return max(counts, default=0)
+
+    def _reached_memory_limit(self) -> bool:
+        """Tell whether the group itself had no memory left to give.
+
+        v2 counts how often an allocation was to fail for that. v1 tells whether the limit was met, also if giving
+        caches up was enough then: there a group that ever met it is taken to have reached it. Not every kernel counts
+        that for memory with swap; the most that was ever used, each tells.
+        """
+        return any(
+            count(folder / "memory.events", "oom")
+            or any(_has_met(folder, name) for name in ("memory", "memory.memsw"))
+            for folder in self.folders
+        )
 
     def remove(self) -> bool:
         """Remove the group; return whether it is gone, which proves that no process is in it."""
@@ -239,6 +274,26 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _count(path: Path, name: str) -> int:
+def _has_met(folder: Path, name: str) -> bool:
+    """Tell whether a group of v1 ever had all that a limit of its allows."""
+    failed, limit, most = (
+        _number(folder / f"{name}.{file}")
+        for file in ("failcnt", "limit_in_bytes", "max_usage_in_bytes")
+    )
+    return failed > 0 or 0 < limit - LIMIT_SLACK_BYTES <= most
+
+
+def _number(path: Path) -> int:
+    words = _words(path)
+    return int(words[0]) if words else 0
+
+
+def has_count(path: Path, name: str) -> bool:
+    """Tell whether a file of names and numbers has this name."""
+    return name in _words(path)
+
+
+def count(path: Path, name: str) -> int:
+    """Return the number after a name in a file of names and numbers; 0 if there is none."""
     words = _words(path)
     return int(words[words.index(name) + 1]) if name in words else 0

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,8 +84,14 @@ class Sandbox:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
 
-    async def end(self) -> dict[str, str]:
-        """Kill everything; return when all of it is proved gone, with the limit that it had passed, if any."""
+    async def end(self, before_removal: Callable[[], None] = lambda: None) -> dict[str, str]:
+        """Kill everything; return when all of it is proved gone, with the limit that it had passed, if any.
+
+        Parameters
+        ----------
+        before_removal
+            Called when the control group is empty and still there.
+        """
         loop = asyncio.get_running_loop()
         again_at = loop.time()
         while not _has_ended(self.init_fd) or self.process.poll() is None or self.group.pids():
@@ -94,6 +101,7 @@ class Sandbox:
                 again_at = loop.time() + _KILL_AGAIN_S
             await asyncio.sleep(_POLL_S)
         exceeded = self.group.exceeded()
+        before_removal()
         while not self.group.remove():  # the kernel may need a moment after the last process
             await asyncio.sleep(_POLL_S)
         self._close()

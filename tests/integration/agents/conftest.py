@@ -395,12 +395,15 @@ start:{"".join(map(data_of, range(count)))}
 
 def syscall(result, number, *arguments):
     """IR of a system call of x86-64 Linux."""
-    registers = ("rdi", "rsi", "rdx", "r10")[: len(arguments)]
+    registers = ("rdi", "rsi", "rdx", "r10", "r8", "r9")[: len(arguments)]
     constraints = ",".join(["={rax}", "0", *(f"{{{r}}}" for r in registers)])
     values = ", ".join(f"i64 {value}" for value in (number, *arguments))
     types = f'"{constraints},~{{rcx}},~{{r11}},~{{memory}}"'
     return f'  %{result} = call i64 asm sideeffect "syscall", {types}({values})\n'
 
+
+MAP_POPULATED = 0x8022
+"""Private, of no file, with its pages there at once."""
 
 INCREMENT = """
   %value = load i32, ptr %d0
@@ -426,6 +429,10 @@ BODIES = {
     + syscall("e", 34)
     + "  br label %sleep\ndone:"
     + INCREMENT,
+    # Takes 64 MiB after 64 MiB until something ends it.
+    "eat_memory": "  br label %again\nagain:\n"
+    + syscall("at", 9, 0, 1 << 26, 3, MAP_POPULATED, -1, 0)
+    + "  br label %again",
     "chatter": "  %address = ptrtoint ptr @text to i64\n"
     + syscall("a", 1, 1, "%address", 6)
     + syscall("b", 1, 2, "%address", 6)

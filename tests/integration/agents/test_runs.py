@@ -9,7 +9,9 @@ import signal
 import sys
 
 import numpy as np
+import pytest
 from farm_agents.printed import CHUNK_BYTES, MAX_LOG_BYTES
+from farm_agents.sandbox.cgroups import Hierarchies, own_name
 
 from farm.api.v1 import agent_pb2, device_pb2, tensor_pb2
 from farm.core.digest import digest_of
@@ -63,6 +65,32 @@ def test_run_asked_for_again_and_again_runs_once(run_farm, hostile):
         await asyncio.sleep(0.3)
         assert tracker.run("job.1") == attempt
         assert log_of(tracker, attempt) == b"noise\nnoise\n"
+
+    run_farm(story)
+
+
+def give_all_groups(room_bytes):
+    """Give the groups of all children together so much more memory; each may use more than that."""
+    (tree,) = [it for it in Hierarchies.find().trees if "memory" in it.controllers]
+    folder = tree.base / own_name()
+    used, limit = ("memory.usage_in_bytes", "memory.limit_in_bytes")
+    if tree.version == 2:
+        used, limit = ("memory.current", "memory.max")
+    (folder / limit).write_text(str(int((folder / used).read_text()) + room_bytes))
+
+
+def test_run_that_the_hosts_want_of_memory_kills_is_no_failure_of_its_kernel(run_farm, hostile):
+    async def story(tracker, spec):
+        labels = (await tracker.device_is_good()).description.labels
+        if labels["sandbox"] != "bwrap" or "memory" in labels.get("sandbox-lacks", ""):
+            pytest.skip("needs a sandbox with a control group for memory")
+        give_all_groups(128 << 20)
+        await tracker.start_run(hostile, "eat_memory", number(1))
+        error = (await tracker.run_ends("job.1")).error
+        assert error.code == "INFRASTRUCTURE", error
+        assert "the host ran out of memory" in error.message
+        await tracker.start_run(hostile, "increment", number(1), epoch=2)
+        assert value_of(await tracker.run_ends("job.2")) == 2
 
     run_farm(story)
 

@@ -92,6 +92,7 @@ def test_group_has_its_limits_and_tells_which_was_passed(host, tmp_path):
     (folder / "pids.events").write_text("max 3\n")
     assert group.exceeded() == {"limit": "processes"}
     (folder / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+    (folder / "memory.failcnt").write_text("12\n")
     assert group.exceeded() == {"limit": "memory"}
     (folder / "cgroup.procs").write_text(f"{os.getpid()}\n")
     assert group.pids() == {os.getpid()}
