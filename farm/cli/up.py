@@ -63,6 +63,13 @@ EXIT_TERMINATED = 128 + 15
     metavar="SPAN",
     help="How long builds, events and unused cached modules are kept.  [default: 30d]",
 )
+@click.option(
+    "--keep-devices",
+    "devices_s",
+    callback=seconds,
+    metavar="SPAN",
+    help="How long a device that is offline is kept, with its agent.  [default: 7d]",
+)
 @click.option("--no-ray", is_flag=True, help="Run the default agents as plain processes.")
 @output_option
 def command(
@@ -72,6 +79,7 @@ def command(
     store_bytes: int | None,
     jobs_s: float,
     records_s: float,
+    devices_s: float,
     no_ray: bool,
     output: Output,
 ) -> None:
@@ -105,7 +113,7 @@ def command(
                 fleet=fleet,
                 data_dir=folder,
                 listen=listen,
-                keeping=Keeping(store_bytes, jobs_s or None, records_s or None),
+                keeping=Keeping(store_bytes, jobs_s or None, records_s or None, devices_s or None),
                 progress=steps.say,
             )
             embedded.start()

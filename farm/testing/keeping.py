@@ -20,11 +20,14 @@ class Keeping:
         How long an ended job is kept, with its log and results. Default: a day.
     records_s
         How long builds, events and unused entries of the build cache are kept. Default: 30 days.
+    devices_s
+        How long a device that is offline is kept, with its agent. Default: 7 days.
     """
 
     store_bytes: int | None = None
     jobs_s: float | None = None
     records_s: float | None = None
+    devices_s: float | None = None
 
     def arguments(self) -> list[str]:
         """Return the tracker's arguments."""
@@ -32,6 +35,7 @@ class Keeping:
             "--store-limit-bytes": self.store_bytes,
             "--keep-jobs-s": self.jobs_s,
             "--keep-records-s": self.records_s,
+            "--keep-devices-s": self.devices_s,
         }
         return [word for name, it in named.items() if it is not None for word in (name, str(it))]
 

@@ -91,8 +91,9 @@ class Checks:
             fail("epoch", "%s: %d starts after it was cleaned", rig.device_id, process.epoch)
         if rig.holder is not agent:
             fail("lock", "%s: %s runs without the lock", rig.device_id, process.owner)
-        lease = self.farm.disk.truth.devices.get(rig.device_id)  # type: ignore[call-overload]
-        if lease is None or lease.epoch < process.epoch:
+        truth = self.farm.disk.truth
+        device = truth.devices.get(rig.device_id)  # type: ignore[call-overload]
+        if process.epoch > (truth.epoch_floor if device is None else device.epoch):
             fail("commit", "%s: epoch %d runs but is not stored", rig.device_id, process.epoch)
 
     def compiled(self, attempt_id: str) -> None:
@@ -275,7 +276,7 @@ class Checks:
                 lease.epoch,
             )
         device = truth.devices.get(lease.device_id) if lease.device_id else None
-        if device is None or device.epoch < lease.epoch:
+        if lease.epoch > (truth.epoch_floor if device is None else device.epoch):
             fail("commit", "epoch %d of %s leaves unstored", lease.epoch, lease.device_id)
 
     def _attempted(self, tracker: Tracker, attempt: Attempt) -> None:

@@ -32,6 +32,7 @@ LIMITS = Limits(
     run_setup_s=15.0,
     unwatched_s=6.0,
     job_retain_s=1e6,
+    device_retain_s=6.0,
     half_life_s=20.0,
     log_bytes=20,
 )

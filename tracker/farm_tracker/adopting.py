@@ -32,7 +32,7 @@ def changes_of(loaded: Loaded, now: float, limits: Limits) -> Changes:
     InfrastructureError
         What was stored does not fit together.
     """
-    changes = Changes(notes=list(loaded.notes))
+    changes = Changes(notes=list(loaded.notes), epoch_floor=loaded.epoch_floor)
     changes.agents.update((it.agent_id, it) for it in loaded.agents)
     changes.devices.update((it.device_id, it) for it in loaded.devices)
     for lease in loaded.leases:

@@ -172,6 +172,8 @@ def durable_part(state: State, changes: Changes) -> StoredChanges | None:
     for device_id, device in changes.devices.items():
         if _device_facts(device) != _device_facts(state.devices.get(device_id)):
             kept.devices[device_id] = device
+    if changes.epoch_floor > state.epoch_floor:
+        kept.epoch_floor = changes.epoch_floor
     _keep_leases(state, changes, kept)
     for job_id, job in changes.jobs.items():
         if job is not None and job != state.jobs.get(job_id):
@@ -239,6 +241,7 @@ def _device_facts(device: Device | None) -> object:
         device.admin_actor,
         device.admin_until,
         device.epoch,
+        device.offline_at,
     )
 
 

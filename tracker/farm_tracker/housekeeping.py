@@ -25,6 +25,7 @@ PAUSE_S = 0.02
 """Between two transactions, so that others get their turn."""
 DEFAULT_RECORDS_S = 30 * 86_400.0
 DEFAULT_JOBS_S = 86_400.0
+DEFAULT_DEVICES_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,13 @@ class Retention:
         Builds and their attempts, events, entries of the build cache (after their last use).
     jobs_s
         Jobs with their attempts, logs and results.
+    devices_s
+        Devices that are offline, with their agents; not those that people have taken out of service.
     """
 
     records_s: float = DEFAULT_RECORDS_S
     jobs_s: float = DEFAULT_JOBS_S
+    devices_s: float = DEFAULT_DEVICES_S
 
 
 class Housekeeper:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 from farm.errors import FarmError, InvalidInput
 from farm.rpc.credentials import fingerprint_of
 from farm_tracker.crash_points import POINTS
-from farm_tracker.housekeeping import DEFAULT_JOBS_S, DEFAULT_RECORDS_S, Retention
+from farm_tracker.housekeeping import (
+    DEFAULT_DEVICES_S,
+    DEFAULT_JOBS_S,
+    DEFAULT_RECORDS_S,
+    Retention,
+)
 from farm_tracker.server import serve
 from farm_tracker.state.model import Limits
 
@@ -65,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="seconds for which builds, events and unused entries of the build cache are kept (default %(default)g)",
     )
     parser.add_argument(
+        "--keep-devices-s",
+        type=float,
+        default=DEFAULT_DEVICES_S,
+        help="seconds for which a device that is offline is kept, with its agent (default %(default)g)",
+    )
+    parser.add_argument(
         "--plaintext", action="store_true", help="without TLS, for this machine alone"
     )
     parser.add_argument(
@@ -89,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         POINTS.arm(os.environ)
         limits = limits_of(chosen.offline_after)
         plain = chosen.plaintext or chosen.insecure
-        for option in ("store_limit_bytes", "keep_jobs_s", "keep_records_s"):
+        for option in ("store_limit_bytes", "keep_jobs_s", "keep_records_s", "keep_devices_s"):
             value = getattr(chosen, option)
             if not value >= 0:  # what is no number would never be due, and hold back what is
                 name = option.replace("_", "-")
@@ -104,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 insecure=chosen.insecure,
                 database=chosen.database,
                 store_limit_bytes=chosen.store_limit_bytes,
-                retention=Retention(chosen.keep_records_s, chosen.keep_jobs_s),
+                retention=Retention(
+                    chosen.keep_records_s, chosen.keep_jobs_s, chosen.keep_devices_s
+                ),
                 limits=limits,
             )
         )

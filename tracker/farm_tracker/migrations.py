@@ -9,7 +9,8 @@ PostgreSQL alike.
 
 Versions: 1 had builds only. 2 added jobs, run attempts, accounts, events and operators' wishes. 3 added the delay of
 a job before it is tried again, what its artifact has for which device, accounts' limits, the account of an event, when
-a cached module was last used, and indices by age.
+a cached module was last used, and indices by age. 4 added since when a device is offline, the epoch that new
+devices go on from, and how long a job avoids devices that failed it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 STEPS: Mapping[int, Sequence[str]] = {
     3: (
@@ -48,6 +49,11 @@ STEPS: Mapping[int, Sequence[str]] = {
         "CREATE INDEX ix_action_cache_used_wall ON action_cache (used_wall)",
         "CREATE INDEX ix_attempts_changed_wall ON attempts (changed_wall)",
         "CREATE INDEX ix_builds_changed_wall ON builds (changed_wall)",
+    ),
+    4: (
+        "ALTER TABLE devices ADD COLUMN offline_wall FLOAT",
+        "ALTER TABLE jobs ADD COLUMN elsewhere_until_wall FLOAT",
+        "CREATE TABLE counters (name VARCHAR NOT NULL, value BIGINT NOT NULL, PRIMARY KEY (name))",
     ),
 }
 """What leads to each version from the one before it."""

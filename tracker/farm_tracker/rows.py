@@ -91,6 +91,7 @@ def device_row(device: Device, now: float, wall: float) -> Row:
         "admin_actor": device.admin_actor,
         "admin_until_wall": on_wall(device.admin_until, now, wall),
         "epoch": device.epoch,
+        "offline_wall": on_wall(device.offline_at, now, wall),
     }
 
 
@@ -112,6 +113,7 @@ def device_of(row: Mapping[str, Any], now: float, wall: float) -> Device:
         admin_actor=row["admin_actor"],
         admin_until=on_clock(row["admin_until_wall"], now, wall),
         epoch=Epoch(row["epoch"]),
+        offline_at=_past(row["offline_wall"], now, wall),
     )
 
 
@@ -255,13 +257,12 @@ def account_row(account: Account, now: float, wall: float) -> Row:
 def account_of(row: Mapping[str, Any], now: float, wall: float) -> Account:
     """Return the account of a row; what it holds and waits for is not stored."""
     at = min(now, now + row["usage_wall"] - wall)
-    window_at = on_clock(row["window_wall"], now, wall)
     return Account(
         row["account"],
         usage_s=row["usage_s"],
         usage_at=at,
         limits=_limits_of(row),
-        window_at=None if window_at is None else min(now, window_at),
+        window_at=_past(row["window_wall"], now, wall),
         window_used_s=row["window_used_s"],
     )
 
@@ -296,6 +297,12 @@ def note_of(row: Mapping[str, Any], now: float, wall: float) -> Note:
 def on_wall(at: float | None, now: float, wall: float) -> float | None:
     """Return a point in time of the tracker's clock on the wall clock."""
     return None if at is None else wall + at - now
+
+
+def _past(at_wall: float | None, now: float, wall: float) -> float | None:
+    """Return what `on_clock` does, at most now: the wall clock may have been set back."""
+    at = on_clock(at_wall, now, wall)
+    return None if at is None else min(now, at)
 
 
 def on_clock(at_wall: float | None, now: float, wall: float) -> float | None:

@@ -71,12 +71,14 @@ def job_row(job: RunJob, now: float, wall: float) -> Row:
         "changed_wall": wall,
         "not_before_wall": on_wall(job.not_before, now, wall) if job.not_before else None,
         "variants": _variants_text(job.variants),
+        "elsewhere_until_wall": on_wall(job.elsewhere_until, now, wall),
     }
 
 
 def job_of(row: Mapping[str, Any], now: float, wall: float) -> RunJob:
     """Return the job of a row; nobody watches it yet."""
     retain_s = row["forget_wall"] - row["changed_wall"]
+    elsewhere_until = on_clock(row["elsewhere_until_wall"], now, wall)
     return RunJob(
         job_id=JobId(row["job_id"]),
         account=row["account"],
@@ -101,6 +103,9 @@ def job_of(row: Mapping[str, Any], now: float, wall: float) -> RunJob:
         attempt_ids=_ids(row["attempt_ids"]),
         lost_devices=_ids(row["lost_devices"]),
         shunned=_ids(row["shunned"]),
+        elsewhere_until=(
+            None if elsewhere_until is None else min(now + MAX_DELAY_S, elsewhere_until)
+        ),
         log=_log_of(row["log"]),
         log_bytes=row["log_bytes"],
         ended_at=on_clock(row["ended_wall"], now, wall),

@@ -2,7 +2,8 @@
 
 Owns: lease, load, call, release as one thing. Does not own: any of its parts.
 
-Invariant: the lease is released whatever happens.
+Invariant: the lease is released whatever happens. It is renewed as long as the parts may take, so that a run ends at
+its own limit, never at its lease's; a tracker that dies leaves a device to others after `TTL_S`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import run_pb2, session_pb2
-from farm.core.limits import MAX_TTL_S
+from farm.core.limits import JOB_END_S
 from farm.errors import FarmError, InfrastructureError
-from farm_tracker.state.events import LeaseReleased
+from farm_tracker.state.events import LeaseReleased, LeaseRenewed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from farm.target import Selector
     from farm_tracker.sessions import ClientEnd, Session
     from farm_tracker.state.demand import Variant
-    from farm_tracker.state.model import Device
+    from farm_tracker.state.model import Device, Lease
     from farm_tracker.tracker import Tracker
 
-LOAD_ALLOWANCE_S = 60.0
-"""Time that a run's lease has beside the call's own limit, for preparing and loading."""
+TTL_S = 60.0
+"""Of the lease, renewed in time."""
+LOAD_LIMIT_S = 90.0
+"""Until the artifact is on the agent and loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +54,44 @@ async def run(
     Raises
     ------
     FarmError
-        No device could be had, or it was lost. What the kernel did wrong is in the result.
+        No device could be had, or it was lost, or its agent did not answer in time. What the kernel did wrong is in
+        the result.
     """
-    ttl_s = min(MAX_TTL_S, request.limit_s + LOAD_ALLOWANCE_S)
     granted = await tracker.acquire(
         request.selector,
-        ttl_s=ttl_s,
+        ttl_s=TTL_S,
         wait_s=request.wait_s,
         holder="run",
         account=request.account,
         variants=request.variants,
     )
     lease = granted.lease
+    term_s = tracker.state.limits.prepare_s + LOAD_LIMIT_S + request.limit_s + JOB_END_S
+    renewing = asyncio.create_task(_renew(tracker, lease, term_s))
     try:
         yield granted.device
         session = tracker.sessions.find(lease.lease_id, lease.epoch)
-        yield await _call(session, request)
+        async with asyncio.timeout(term_s):
+            result = await _call(session, request)
+        yield result
+    except TimeoutError as error:
+        raise InfrastructureError(
+            f"run: agent {granted.device.agent_id} did not answer within {term_s:g} s; run it again"
+        ) from error
     finally:
+        renewing.cancel()
         tracker.post_last(LeaseReleased(lease.lease_id, lease.epoch))
+
+
+async def _renew(tracker: Tracker, lease: Lease, term_s: float) -> None:
+    """Keep a lease alive for its term; one that ends meanwhile tells that by its session."""
+    until = tracker.clock.now() + term_s
+    while tracker.clock.now() < until:
+        await asyncio.sleep(TTL_S / 3)
+        try:
+            await tracker.post(LeaseRenewed(lease.lease_id, lease.epoch, TTL_S))
+        except FarmError:
+            return
 
 
 async def _call(session: Session, request: RunRequest) -> run_pb2.RunResult:

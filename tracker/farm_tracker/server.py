@@ -167,7 +167,9 @@ async def serve(
         undo.push_async_callback(identity.close)
         limits = limits or Limits()
         if retention is not None:
-            limits = replace(limits, job_retain_s=retention.jobs_s)
+            limits = replace(
+                limits, job_retain_s=retention.jobs_s, device_retain_s=retention.devices_s
+            )
         tracker = Tracker(store, limits, clock, ids)
         undo.push_async_callback(tracker.stop)
         await tracker.start()

@@ -26,7 +26,7 @@ from farm_tracker.crash_points import POINTS
 from farm_tracker.dialects import configure, is_full, unreadable, upsert_of
 from farm_tracker.migrations import bring_up_to_date
 from farm_tracker.reserve import Reserve
-from farm_tracker.state.model import LIVE_LEASES
+from farm_tracker.state.model import LIVE_LEASES, NO_EPOCH
 from farm_tracker.state.state import Changes
 from farm_tracker.state.work import OPEN_JOBS, AttemptState
 from farm_tracker.tables import (
@@ -35,6 +35,7 @@ from farm_tracker.tables import (
     agents,
     attempts,
     builds,
+    counters,
     devices,
     jobs,
     leases,
@@ -61,6 +62,7 @@ NOTES_KEPT = 10_000
 NOTES_PRUNED_BY = 500
 PRUNED_AT_ONCE = 500
 _OPEN_BUILDS = [str(it) for it in OPEN_JOBS]
+_EPOCH_FLOOR = "epoch_floor"
 _CACHE_KEY = tuple(action_cache.primary_key.columns)
 
 
@@ -80,6 +82,7 @@ class Loaded:
     run_attempts: tuple[RunAttempt, ...] = ()
     accounts: tuple[Account, ...] = ()
     notes: tuple[Note, ...] = ()
+    epoch_floor: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,9 @@ class Store:
             _upsert(connection, agents, [rows.agent_row(it) for it in _present(changes.agents)])
             known = [rows.device_row(it, now, wall) for it in _present(changes.devices)]
             _upsert(connection, devices, known)
+            if changes.epoch_floor:
+                floor = {"name": _EPOCH_FLOOR, "value": changes.epoch_floor}
+                _upsert(connection, counters, [floor])
             granted = [it for it in _present(changes.leases) if it.epoch]
             _upsert(connection, leases, [rows.lease_row(it, now, wall) for it in granted])
             _upsert(connection, builds, [rows.job_row(it, wall) for it in _present(changes.jobs)])
@@ -201,6 +207,7 @@ class Store:
             live = select(leases).where(is_live)
             waiting = select(jobs).order_by(jobs.c.queued_wall, jobs.c.job_id)
             newest = select(notes).order_by(notes.c.number.desc()).limit(NOTES_KEPT)
+            floor = select(counters.c.value).where(counters.c.name == _EPOCH_FLOOR)
             told = [rows.note_of(row, now, wall) for row in _all(connection, newest)]
             return Loaded(
                 tuple(rows.agent_of(row, now) for row in _all(connection, select(agents))),
@@ -216,6 +223,7 @@ class Store:
                     rows.account_of(row, now, wall) for row in _all(connection, select(accounts))
                 ),
                 tuple(reversed(told)),
+                connection.execute(floor).scalar() or NO_EPOCH,
             )
 
     def lookup(self, specs: Sequence[UnitSpec], wall: float) -> list[CacheEntry]:
@@ -293,6 +301,7 @@ def _forget(connection: Connection, changes: Changes) -> None:
     """Delete the rows of what the state has forgotten."""
     for table, forgotten in (
         (agents, changes.agents),
+        (devices, changes.devices),
         (leases, changes.leases),
         (jobs, changes.run_jobs),
         (run_attempts, changes.run_attempts),

@@ -48,6 +48,13 @@ devices = Table(
     Column("admin_actor", String, nullable=False),
     Column("admin_until_wall", Float),
     Column("epoch", BigInteger, nullable=False),
+    Column("offline_wall", Float),
+)
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", BigInteger, nullable=False),
 )
 leases = Table(
     "leases",
@@ -146,6 +153,7 @@ jobs = Table(
     Column("changed_wall", Float, nullable=False),
     Column("not_before_wall", Float),
     Column("variants", String, nullable=False),
+    Column("elsewhere_until_wall", Float),
 )
 run_attempts = Table(
     "run_attempts",

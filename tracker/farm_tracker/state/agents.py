@@ -104,6 +104,16 @@ def observe(draft: Draft, agent: Agent, trigger: Trigger) -> None:
         builds.lose_all(draft, agent, cause)
 
 
+def forget_device(draft: Draft, device: Device) -> None:
+    """Drop a device that nobody has heard of for long; only that its epochs were used is remembered."""
+    draft.changes.epoch_floor = max(draft.epoch_floor, device.epoch)
+    agent = draft.agents[device.agent_id]
+    rest = tuple(it for it in agent.device_ids if it != device.device_id)
+    draft.agents[agent.agent_id] = replace(agent, device_ids=rest)
+    draft.devices.forget(device.device_id)
+    draft.note("device.forgotten", device.device_id, f"agent {device.agent_id} had it last")
+
+
 def _check_speaks(draft: Draft, event: AgentReported) -> None:
     """Refuse a process that was replaced."""
     former = draft.agents.get(event.agent_id)
@@ -166,7 +176,9 @@ def _report_device(draft: Draft, event: AgentReported, it: DeviceReport) -> None
     device_id = it.description.device_id
     device = draft.devices.get(device_id)
     if device is None:
-        device = Device(description=it.description, agent_id=event.agent_id)
+        # It may be one that was forgotten: none of the epochs that it had may come again.
+        floor = Epoch(draft.epoch_floor)
+        device = Device(description=it.description, agent_id=event.agent_id, epoch=floor)
     elif device.agent_id != event.agent_id:
         device = _adopt(draft, device, event)
     before = draft.devices.get(device_id)
@@ -207,6 +219,7 @@ def _as_reported(device: Device, it: DeviceReport) -> Device:
         health=health,
         health_cause=health_cause,
         epoch=epoch,
+        offline_at=None,
     )
 
 
@@ -253,8 +266,12 @@ def _miss_device(draft: Draft, event: AgentReported, device_id: DeviceId) -> Non
 
 
 def _observe_device(draft: Draft, device: Device, observed: Observed) -> None:
-    if device.observed is not observed:
-        draft.devices[device.device_id] = replace(device, observed=observed)
+    """Note what is seen of a device; one that its agent no longer has stays OFFLINE, whatever becomes of the agent."""
+    if device.observed not in (observed, Observed.OFFLINE):
+        offline_at = device.offline_at
+        if observed is Observed.OFFLINE and offline_at is None:
+            offline_at = draft.now
+        draft.devices[device.device_id] = replace(device, observed=observed, offline_at=offline_at)
 
 
 def _lose_lease(draft: Draft, device_id: DeviceId, cause: str) -> None:

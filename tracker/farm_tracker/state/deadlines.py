@@ -4,8 +4,9 @@ Owns: the deadline of each entity in each state. Does not own: what happens then
 
 Invariant: every state that is not a resting state has a deadline, of its own or of what it is bound to: a held device
 and the running attempt of a job end with their lease, a RUNNING job with its attempt, an attempt that ended is kept
-as long as its job. Resting are: a device that is IDLE, or CLEANING and known to be BAD; an agent that is OFFLINE and
-still owns devices; an account that holds or waits for something, or has limits of its own, outside its window.
+as long as its job. Resting are: a device that is not OFFLINE and IDLE, or CLEANING and known to be BAD; one that is
+OFFLINE and that people have taken out of service; an agent that is OFFLINE and still owns devices; an account that
+holds or waits for something, or has limits of its own, outside its window.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _of_the_rest(
         case Lease():
             return _of_lease(entity)
         case Device():
-            return _of_device(entity)
+            return _of_device(entity, limits)
         case Agent():
             return _of_agent(entity, limits)
         case BuildJob():
@@ -104,7 +105,7 @@ def _of_lease(lease: Lease) -> Deadline:
             return _forget(lease)
 
 
-def _of_device(device: Device) -> Deadline | None:
+def _of_device(device: Device, limits: Limits) -> Deadline | None:
     # A held device ends with its lease, whose deadline comes first in every state.
     found = []
     if (
@@ -115,7 +116,14 @@ def _of_device(device: Device) -> Deadline | None:
         found.append(Deadline(device.use_until, BAD))
     if device.admin_until is not None:
         found.append(Deadline(device.admin_until, Admin.ENABLED))
+    if is_forgettable(device) and device.offline_at is not None:
+        found.append(Deadline(device.offline_at + limits.device_retain_s, FORGOTTEN))
     return min(found, key=lambda it: it.at, default=None)
+
+
+def is_forgettable(device: Device) -> bool:
+    """Tell whether a device will be forgotten: not what people have wished of one that is out of service."""
+    return device.observed is Observed.OFFLINE and device.admin is Admin.ENABLED
 
 
 def _of_agent(agent: Agent, limits: Limits) -> Deadline | None:
@@ -146,6 +154,8 @@ def _of_run(job: RunJob) -> Deadline | None:
             return Deadline(job.forget_at, FORGOTTEN)
         case RunState.QUEUED | RunState.SUBMITTED:
             at = min(job.queue_until, job.unwatched_until or job.queue_until)
+            if job.elsewhere_until is not None and job.elsewhere_until < at:
+                return Deadline(job.elsewhere_until, RunState.QUEUED)
             return Deadline(at, RunState.TERMINAL)
         case RunState.DELAYED:
             if job.unwatched_until is not None and job.unwatched_until < job.not_before:

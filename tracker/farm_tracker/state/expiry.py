@@ -72,6 +72,9 @@ def _forget(draft: Draft, overlay: Overlay[str, Entity], key: str, entity: Entit
     if isinstance(entity, RunJob):
         jobs.forget(draft, entity)
         return
+    if isinstance(entity, Device):
+        agents.forget_device(draft, entity)
+        return
     overlay.forget(key)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from farm_tracker.state.deadlines import deadline_of, is_between
+from farm_tracker.state.deadlines import deadline_of, is_between, is_forgettable
 from farm_tracker.state.model import HELD, LeaseState, Observed, Use
 from farm_tracker.state.run_invariants import CHECKS as RUN_CHECKS
 from farm_tracker.state.work import AttemptState, UnitState
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
+    from farm.core.ids import DeviceId, Epoch
     from farm_tracker.state.state import State
 
 
@@ -41,6 +42,12 @@ def violations(state: State, touched: AbstractSet[str] | None = None) -> list[st
 def _devices(state: State) -> Iterator[str]:
     for device_id, device in state.devices.items():
         held = device.use in HELD
+        is_offline = device.observed is Observed.OFFLINE
+        is_told = device.observed is not Observed.UNKNOWN  # since the tracker started
+        if is_told and is_offline != (device.offline_at is not None):
+            yield f"device {device_id}: {device.observed} with offline_at {device.offline_at}"
+        if is_offline and held:
+            yield f"device {device_id}: {device.use} though it is OFFLINE"
         if held != (device.lease_id is not None):
             yield f"device {device_id}: {device.use} with lease {device.lease_id}"
         if device.lease_id is None:
@@ -52,6 +59,22 @@ def _devices(state: State) -> Iterator[str]:
         agent = state.agents.get(device.agent_id)
         if agent is None or device_id not in agent.device_ids:
             yield f"device {device_id}: its agent {device.agent_id} does not have it"
+
+
+def _epochs(state: State) -> Iterator[str]:
+    """No epoch that is known of is above what its device, or one that is new, goes on from."""
+    used: Iterator[tuple[str, DeviceId | None, Epoch]] = chain(
+        ((f"lease {it.lease_id}", it.device_id, it.epoch) for it in state.leases.values()),
+        (
+            (f"attempt {it.attempt_id}", it.device_id, it.epoch)
+            for it in state.run_attempts.values()
+        ),
+    )
+    for subject, device_id, epoch in used:
+        device = state.devices.get(device_id) if device_id is not None else None
+        last = device.epoch if device is not None else state.epoch_floor
+        if epoch > last:
+            yield f"{subject}: epoch {epoch} of {device_id}, which goes on from {last}"
 
 
 def _leases(state: State) -> Iterator[str]:
@@ -126,8 +149,9 @@ def _waiting(state: State) -> Iterator[str]:
 def _deadlines(state: State) -> Iterator[str]:
     for device in state.devices.values():
         own = deadline_of(device, state.limits) is not None
-        if is_between(device) and not own and device.lease_id is None:
-            yield f"device {device.device_id}: {device.use} without a deadline"
+        must_have = is_between(device) or is_forgettable(device)
+        if must_have and not own and device.lease_id is None:
+            yield f"device {device.device_id}: {device.situation} without a deadline"
     for job in state.run_jobs.values():
         if job.attempt_id is None and deadline_of(job, state.limits) is None:
             yield f"job {job.job_id}: {job.state} without a deadline"
@@ -151,6 +175,7 @@ def _indices(state: State) -> Iterator[str]:
 
 CHECKS = (
     (_devices, ("devices", "leases", "agents")),
+    (_epochs, ("leases", "run_attempts", "devices")),
     (_leases, ("leases", "devices")),
     (_agents, ("agents", "devices", "attempts")),
     (_units, ("units", "attempts")),

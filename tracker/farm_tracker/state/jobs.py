@@ -111,7 +111,10 @@ def start(draft: Draft, job: RunJob, device: Device) -> None:
     )
     running = _moved(draft, job, Trigger.ASSIGN, f"{attempt_id} on {device.device_id}")
     draft.run_jobs[job.job_id] = replace(
-        running, attempt_id=attempt_id, attempt_ids=(*job.attempt_ids, attempt_id)
+        running,
+        attempt_id=attempt_id,
+        attempt_ids=(*job.attempt_ids, attempt_id),
+        elsewhere_until=None,
     )
     draft.commands.append(JobChanged(job.job_id))
 
@@ -141,12 +144,19 @@ def watch(draft: Draft, event: JobWatched) -> None:
 
 
 def expire(draft: Draft, job: RunJob) -> None:
-    """Queue a job that waited long enough after a failure; end one that nobody waits for, or that waited too long."""
+    """Queue a job that waited long enough after a failure, or let it have any device that it matches.
+
+    End one that nobody waits for, or that waited too long.
+    """
     if job.unwatched_until is not None and job.unwatched_until <= draft.now:
         _give_up(draft, job, "cancelled, since nobody waits for it any more", "")
         return
     if job.state is RunState.DELAYED:
         _queue_again(draft, _moved(draft, job, Trigger.ENQUEUE, "waited after a failure"))
+        return
+    if job.elsewhere_until is not None and draft.now < job.queue_until:
+        draft.run_jobs[job.job_id] = replace(job, elsewhere_until=None)
+        draft.joined[job.key] = None  # a device that it avoided may be free
         return
     limit = f"{job.queue_limit_s:g} s"
     if job.attempt_ids:
@@ -319,7 +329,14 @@ def _retry(draft: Draft, job: RunJob, failure: Failure) -> None:
 
 
 def _queue_again(draft: Draft, job: RunJob) -> None:
-    queued = replace(job, attempt_id=None, queue_until=draft.now + job.queue_limit_s)
+    queued = replace(
+        job,
+        attempt_id=None,
+        queue_until=draft.now + job.queue_limit_s,
+        elsewhere_until=(
+            draft.now + draft.limits.elsewhere_s if scheduling.has_another(draft, job) else None
+        ),
+    )
     draft.run_jobs[job.job_id] = queued
     scheduling.join(draft, queued)
     draft.commands.append(JobChanged(job.job_id))

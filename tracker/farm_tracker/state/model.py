@@ -106,7 +106,9 @@ class Limits:
 
     A user's fault has no budget: it is never tried again. `account_held` counts devices at once, `account_queued`
     what waits; both for each account. `backoff_s` is what is waited at most before the first try after a failure of the
-    farm, and doubles with each further one up to `backoff_ceiling_s`.
+    farm, and doubles with each further one up to `backoff_ceiling_s`. `elsewhere_s` is how long a job waits for another
+    device before it is tried again on one that failed it. `device_retain_s` is how long a device may be OFFLINE until
+    it is forgotten.
     """
 
     heartbeat_s: float = 1.0
@@ -123,10 +125,12 @@ class Limits:
     backoff_s: float = 1.0
     backoff_ceiling_s: float = 60.0
     lost_budget: int = 2
+    elsewhere_s: float = 60.0
     run_setup_s: float = JOB_SETUP_S
     run_end_s: float = JOB_END_S
     unwatched_s: float = 60.0
     job_retain_s: float = 86_400.0
+    device_retain_s: float = 7 * 86_400.0
     half_life_s: float = 3600.0
     account_held: int = 10_000
     account_queued: int = 200_000
@@ -168,6 +172,8 @@ class Device:
     admin_reason: str = ""
     admin_actor: str = ""
     admin_until: float | None = None
+    offline_at: float | None = None
+    """When it was first OFFLINE since it was last ONLINE."""
 
     @property
     def device_id(self) -> DeviceId:

@@ -104,6 +104,8 @@ class RunJob:
     attempt_ids: tuple[AttemptId, ...] = ()
     lost_devices: tuple[DeviceId, ...] = ()
     shunned: tuple[DeviceId, ...] = ()
+    elsewhere_until: float | None = None
+    """Until when it is given no device that failed it before; None: it may have any."""
     log: tuple[LogPart, ...] = ()
     log_bytes: int = 0
     watchers: int = 0
@@ -128,6 +130,10 @@ class RunJob:
     def is_queued(self) -> bool:
         """Whether it waits for a device."""
         return self.state is RunState.QUEUED
+
+    def avoids(self, device_id: DeviceId) -> bool:
+        """Tell whether it waits for another device than this one, which failed it before."""
+        return self.elsewhere_until is not None and device_id in self.shunned
 
     @property
     def is_open(self) -> bool:

@@ -108,6 +108,8 @@ def offers(state: State) -> Iterator[str]:
         if known is not None and _may_be_passed_over(known, state.limits):
             continue
         for device_id in state.free_devices:
+            if isinstance(entity, RunJob) and entity.avoids(device_id):
+                continue
             if entity.demand.matches(state.devices[device_id]):
                 yield f"{key}: QUEUED while {device_id} is free"
     for demand, found in state.matching.known().values():

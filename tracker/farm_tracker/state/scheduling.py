@@ -5,7 +5,8 @@ Does not own: granting (`leases`, `jobs`).
 
 Invariant: among what may be served by a device the highest priority goes first; within it the account that has had
 the least device-seconds (faded by half every half-life, what it holds now included); within it who waited longest.
-A job goes last for a device that failed it before. An account that holds as many devices as it may, or has used its
+A job goes last for a device that failed it before, and for a while is given none such if another one may come free.
+An account that holds as many devices as it may, or has used its
 budget of device-seconds, is passed over.
 """
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from farm.core.values import replace
 from farm.errors import QuotaExceeded
 from farm_tracker.state.account import Account
+from farm_tracker.state.model import Admin, Health, Observed
 from farm_tracker.state.queue import same_to_demands
 from farm_tracker.state.run import RunJob
 
@@ -120,6 +122,21 @@ def choose(draft: Draft, device: Device) -> Lease | RunJob | None:
     return best
 
 
+def has_another(draft: Draft, job: RunJob) -> bool:
+    """Tell whether a device that did not fail a job may come free for it, as far as is known."""
+    if not job.shunned:
+        return False
+    found = (draft.devices.get(it) for it in draft.base.matching.of(job.demand))
+    return any(
+        it is not None
+        and it.device_id not in job.shunned
+        and it.admin is Admin.ENABLED
+        and it.observed is not Observed.OFFLINE
+        and it.health is not Health.BAD
+        for it in found
+    )
+
+
 def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
     """Return a free device that something may have at once, rather one that did not fail it."""
     if limit_reached(draft, entity.account):
@@ -130,8 +147,13 @@ def free_device(draft: Draft, entity: Lease | RunJob) -> Device | None:
         if draft.fits(entity.demand, device):
             if device.device_id not in shunned:
                 return device
-            second = second or device
+            if not _avoids(entity, device):
+                second = second or device
     return second
+
+
+def _avoids(entity: Lease | RunJob, device: Device) -> bool:
+    return isinstance(entity, RunJob) and entity.avoids(device.device_id)
 
 
 def _free(draft: Draft, entity: Lease | RunJob) -> Iterator[Device]:
@@ -161,7 +183,9 @@ def _heads(draft: Draft, device: Device) -> Iterator[Lease | RunJob]:
             yield from _first(draft, line, device)
     for key in draft.joined:
         joined = draft.waiting(key)
-        if joined is not None and draft.fits(joined.demand, device, known):
+        if joined is None or _avoids(joined, device):
+            continue
+        if draft.fits(joined.demand, device, known):
             yield joined
 
 
@@ -173,7 +197,7 @@ def _first(draft: Draft, line: list[Entry], device: Device) -> Iterator[Lease | 
     found = False
     for _, key in line:
         entity = draft.waiting(key)
-        if entity is None:
+        if entity is None or _avoids(entity, device):
             continue
         is_shunned = isinstance(entity, RunJob) and device.device_id in entity.shunned
         if not (found and is_shunned):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from farm.core.ids import JobId, LeaseId
 from farm_tracker.state.account import Account
 from farm_tracker.state.deadlines import deadline_of
-from farm_tracker.state.model import Agent, Device, Lease, Limits
+from farm_tracker.state.model import NO_EPOCH, Agent, Device, Lease, Limits
 from farm_tracker.state.notes import Note
 from farm_tracker.state.queue import Matching, Queue, same_to_demands
 from farm_tracker.state.run import RunAttempt, RunJob
@@ -52,6 +52,8 @@ class Changes:
     run_attempts: dict[AttemptId, RunAttempt | None] = field(default_factory=dict)
     accounts: dict[str, Account | None] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    epoch_floor: int = NO_EPOCH
+    """The highest epoch of all devices that were forgotten; what is below the known floor changes nothing."""
 
     def merge(self, later: Changes) -> None:
         """Take over what `later` changed; its values win."""
@@ -66,6 +68,7 @@ class Changes:
         self.run_attempts.update(later.run_attempts)
         self.accounts.update(later.accounts)
         self.notes.extend(later.notes)
+        self.epoch_floor = max(self.epoch_floor, later.epoch_floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class State:
         self.accounts: dict[str, Account] = {}
         self.notes: deque[Note] = deque(maxlen=self.limits.notes_kept)
         self.note_number = 0
+        self.epoch_floor = NO_EPOCH
         # Indices. Dictionaries without values are sets that keep their order.
         self.free_devices: dict[DeviceId, None] = {}
         self.queue = Queue()
@@ -112,6 +116,7 @@ class State:
 
     def apply(self, changes: Changes) -> None:
         """Make the changes true."""
+        self.epoch_floor = max(self.epoch_floor, changes.epoch_floor)
         before = {key: self.devices.get(key) for key in changes.devices}
         for device_id in _put(self.devices, changes.devices):
             device = self.devices.get(device_id)
@@ -248,6 +253,11 @@ class Draft:
         """Add a line to the farm's diary; `account` is whose job or lease it is about."""
         number = self.base.note_number + len(self.changes.notes) + 1
         self.changes.notes.append(Note(number, self.now, kind, subject, text, actor, account))
+
+    @property
+    def epoch_floor(self) -> int:
+        """The epoch below which no device that joins may begin."""
+        return max(self.base.epoch_floor, self.changes.epoch_floor)
 
     def waiting(self, key: str) -> Lease | RunJob | None:
         """Return what waits in the queue under `key`, if it still does."""

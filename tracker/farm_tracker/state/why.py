@@ -13,6 +13,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from farm.core.values import replace
 from farm.target import Selector
 from farm_tracker.state import scheduling
 from farm_tracker.state.leases import nobody
@@ -112,9 +113,30 @@ def _waiting(state: State, job: RunJob, now: float, seen: Selector) -> Explanati
     limit = scheduling.limit_reached(Draft(state, now), job.account)
     if limit:
         return Explanation(limit, place, devices=_plain(devices))
-    count = f"{len(able)} devices that match are" if len(able) > 1 else "the device that matches is"
+    if job.elsewhere_until is not None:
+        return _avoiding(state, job, able, now, Explanation(ahead, place, devices=_plain(devices)))
     estimate_s = _estimate_s(state, job, able, place, now)
-    return Explanation(f"{count} in use; {ahead}", place, estimate_s, _plain(devices))
+    return Explanation(f"{_in_use(able)}; {ahead}", place, estimate_s, _plain(devices))
+
+
+def _avoiding(
+    state: State, job: RunJob, able: list[Device], now: float, known: Explanation
+) -> Explanation:
+    """Return what is known with why a job is not tried again where it failed."""
+    left_s = max(0.0, (job.elsewhere_until or now) - now)
+    others = [it for it in able if not job.avoids(it.device_id)]
+    estimate_s = left_s + _estimate_s(state, job, able, known.position, now)
+    if others:
+        estimate_s = min(estimate_s, _estimate_s(state, job, others, known.position, now))
+    where = f"{_in_use(others)}; " if others else "no other device that matches is there now; "
+    text = f"{where}tried again where it failed ({', '.join(job.shunned)}) in {left_s:.0f} s"
+    return replace(known, reason=f"{text}; {known.reason}", estimate_s=estimate_s)
+
+
+def _in_use(devices: list[Device]) -> str:
+    if len(devices) > 1:
+        return f"{len(devices)} devices that match are in use"
+    return "the device that matches is in use"
 
 
 def _estimate_s(state: State, job: RunJob, able: list[Device], place: int, now: float) -> float:

@@ -55,6 +55,7 @@ JOB = RunJob(
     attempt_ids=("j.1", "j.2"),
     lost_devices=("e",),
     shunned=("e", "f"),
+    elsewhere_until=160.0,
     log=(LogPart("j.1", digest_of(b"log")), LogPart("j.2", None)),
     log_bytes=3,
     watchers=2,

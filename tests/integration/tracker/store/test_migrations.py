@@ -106,7 +106,7 @@ def test_older_database_stays_as_it_was_when_a_step_fails(older, monkeypatch):
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        ("99", r"written by a newer kernel-farm \(schema 99, this one reads up to 3\); install"),
+        ("99", r"written by a newer kernel-farm \(schema 99, this one reads up to 4\); install"),
         ("1", r"kernel-farm that is too old \(schema 1, this one reads from 2\); move"),
         ("x", r"its schema is no number \('x'\); restore it"),
         (None, r"has tables but no schema number, so another program made it; name"),

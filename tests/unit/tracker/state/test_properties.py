@@ -70,6 +70,7 @@ class Only:
         "matching": {"devices"},
         "queue": {"leases", "run_jobs"},
         "client_jobs": {"run_jobs"},
+        "epoch_floor": {"devices"},
         "queued_units": {"units"},
         "open_units": {"units"},
         "limits": set(),
@@ -95,7 +96,7 @@ class History(RuleBasedStateMachine):
         self.world.checks = False
         self.world.limit(retain_s=50.0, unit_wait_s=40.0, job_s=200.0)
         self.world.limit(job_retain_s=300.0, half_life_s=20.0, account_held=2, account_queued=6)
-        self.world.limit(backoff_s=4.0)
+        self.world.limit(backoff_s=4.0, device_retain_s=30.0)
         self.count = 0
         self.instances = dict.fromkeys(AGENTS, 1)
         self.epochs = {}
