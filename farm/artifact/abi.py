@@ -54,6 +54,8 @@ DTYPES: dict[str, tuple[int, int]] = {
     "uint16": (1, 16),
     "uint32": (1, 32),
     "uint64": (1, 64),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
     "float32": (2, 32),
     "float64": (2, 64),
 }

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from farm.artifact.abi import DTYPES
 from farm.core.digest import canonical_json
+from farm.core.elements import numpy_dtype
 from farm.core.limits import MAX_RANK, MAX_TENSOR_BYTES
 from farm.errors import InvalidArguments, InvalidInput
 
@@ -45,7 +46,7 @@ class ParamSpec:
     name
         As in the function, ``[A-Za-z_][A-Za-z0-9_]*``.
     dtype
-        ``bool``, ``int8`` to ``int64``, ``uint8`` to ``uint64``, ``float32`` or ``float64``.
+        ``bool``, ``int8`` to ``int64``, ``uint8`` to ``uint64``, ``float16``, ``bfloat16``, ``float32`` or ``float64``.
     shape
         Extents, each >= 1; empty for a scalar.
     role
@@ -247,7 +248,7 @@ def check_inputs(symbol: str, signature: Signature, arrays: Sequence[npt.NDArray
 def _check_array(symbol: str, spec: ParamSpec, array: object) -> None:
     if not isinstance(array, np.ndarray):
         has = type(array).__name__
-    elif array.shape == spec.shape and array.dtype == np.dtype(spec.dtype):
+    elif array.shape == spec.shape and array.dtype == numpy_dtype(spec.dtype):
         return  # before any text is made: this is what a short call costs
     else:
         has = f"{array.dtype}{list(array.shape)}"

@@ -80,12 +80,16 @@ def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
     """
     import numpy as np
 
+    from farm.core.elements import numpy_dtype
     from farm.core.files import regular_size
 
     regular_size(path)  # opening a pipe would wait for its writer
     with path.open("rb") as file:
         shape, dtype = _header(file, path)
-        if (shape, dtype) != (spec.shape, np.dtype(spec.dtype)):
+        wanted = numpy_dtype(spec.dtype)
+        # numpy's files do not know bfloat16: they hold two bytes of anything
+        held = np.dtype("V2") if spec.dtype == "bfloat16" else wanted
+        if (shape, dtype) != (spec.shape, held):
             raise InvalidArguments(
                 f"{path}: does not fit argument {spec.name} (has {dtype}{list(shape)}); "
                 f"save {spec.dtype}{list(spec.shape)}",
@@ -95,7 +99,8 @@ def read_array(path: Path, spec: ParamSpec) -> npt.NDArray[Any]:
             )
         _check_content(file, path, spec.size_bytes)
         file.seek(0)
-        return np.ascontiguousarray(np.load(file, allow_pickle=False)).reshape(shape)
+        found = np.ascontiguousarray(np.load(file, allow_pickle=False)).reshape(shape)
+        return found if held == wanted else found.view(wanted)
 
 
 def writable_folder(path: Path) -> Path:

@@ -223,11 +223,13 @@ def random_array(spec: ParamSpec, seed: int) -> Array:
     """Return an array for a parameter that depends on its name, its type and the seed alone."""
     import numpy as np
 
+    from farm.core.elements import is_float, numpy_dtype
+
     source = np.random.default_rng([seed, *spec.name.encode()])
-    dtype = np.dtype(spec.dtype)
+    dtype = numpy_dtype(spec.dtype)
     if dtype.kind == "b":
         return source.integers(0, 2, spec.shape).astype(dtype)
-    if dtype.kind == "f":
+    if is_float(dtype):
         return source.uniform(-1, 1, spec.shape).astype(dtype)
     bounds = np.iinfo(dtype)
     low, high = max(bounds.min, -MAX_RANDOM), min(bounds.max, MAX_RANDOM)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from farm.artifact import Signature
 from farm.artifact.signature import ParamSpec, check_inputs
+from farm.core.elements import numpy_dtype
 from farm.core.limits import MAX_INLINE_BYTES
 
 Spec = tuple[npt.DTypeLike, tuple[int, ...], int]
@@ -80,4 +81,4 @@ def layout_of(symbol: str, signature: Signature) -> Layout | None:
 
 
 def _spec(spec: ParamSpec) -> Spec:
-    return np.dtype(spec.dtype), spec.shape, spec.size_bytes
+    return numpy_dtype(spec.dtype), spec.shape, spec.size_bytes

@@ -74,7 +74,8 @@ class Workload:
         Instead, one array for each parameter that is an input or inout, in order; sent once.
     tolerance
         How far a float may be off, as a part of the largest magnitude in its row of the reference; 0: by its type
-        (``1e-4`` for float32, ``1e-9`` for float64). Integers must be equal.
+        (``1e-2`` for float16, ``5e-2`` for bfloat16, ``1e-4`` for float32, ``1e-9`` for float64). Integers must
+        be equal.
     """
 
     reference: Function | Artifact | None = None

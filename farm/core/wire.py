@@ -10,6 +10,7 @@ above `MAX_INLINE_BYTES` is a blob; code, message and details of an error surviv
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from farm.api.v1 import digest_pb2, error_pb2, tensor_pb2
 from farm.core.digest import Digest
+from farm.core.elements import NAMES, numpy_dtype
 from farm.core.limits import (
     MAX_CODE_BYTES,
     MAX_DETAIL_BYTES,
@@ -32,14 +34,7 @@ from farm.errors import FarmError, InvalidArguments, error_class
 
 Array = npt.NDArray[Any]
 
-DTYPES = {
-    name: np.dtype(name).newbyteorder("<")
-    for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float32", "float64"),
-    )
-}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES = {np.dtype(name): name for name in NAMES if name != "bfloat16"}
 """numpy works out a name anew each time it is asked."""
 
 
@@ -67,11 +62,11 @@ def tensor_to_proto(array: Array, keep_blob: Callable[[memoryview], Digest]) -> 
         Arrays of this dtype do not travel.
     """
     name = _NAMES.get(array.dtype) or array.dtype.name
-    if name not in DTYPES:
+    if name not in NAMES:
         raise InvalidArguments(
-            f"array: dtype {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
+            f"array: dtype {array.dtype} cannot be sent; convert it to one of {', '.join(NAMES)}"
         )
-    dense = np.ascontiguousarray(array, dtype=DTYPES[name])
+    dense = np.ascontiguousarray(array, dtype=_on_wire(name))
     tensor = tensor_pb2.Tensor(dtype=name, shape=array.shape)
     if dense.nbytes > MAX_INLINE_BYTES:
         tensor.blob.CopyFrom(digest_to_proto(keep_blob(dense.reshape(-1).view(np.uint8).data)))
@@ -97,12 +92,11 @@ def tensor_from_proto(
     InvalidArguments
         The dtype is unknown, or shape and content do not fit each other.
     """
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
+    if tensor.dtype not in NAMES:
         raise InvalidArguments(
-            f"{what}: unknown dtype ({tensor.dtype[:40]!r}); use one of {', '.join(DTYPES)}"
+            f"{what}: unknown dtype ({tensor.dtype[:40]!r}); use one of {', '.join(NAMES)}"
         )
-    shape = tuple(tensor.shape)
+    dtype, shape = _on_wire(tensor.dtype), tuple(tensor.shape)
     if len(shape) > MAX_RANK or any(extent < 0 for extent in shape):
         raise InvalidArguments(
             f"{what}: impossible shape ({shape[:MAX_RANK]}); use at most {MAX_RANK} extents, each >= 0"
@@ -117,6 +111,11 @@ def tensor_from_proto(
         )
     data = read_blob(digest_from_proto(tensor.blob)) if in_store else tensor.inline
     return np.frombuffer(data, dtype).reshape(shape)
+
+
+@functools.cache
+def _on_wire(name: str) -> np.dtype[Any]:
+    return numpy_dtype(name).newbyteorder("<")
 
 
 _CUT = "..."

@@ -10,31 +10,18 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
 from collections.abc import Callable
 from typing import Any
 
 from farm.ir.dtype import DType, Kind
 from farm.ir.expr import BinaryOp, MathOp, Scalar
-
-_F32 = struct.Struct("<f")
+from farm.ir.rounding import round_float, round_integer
 
 
 def wrap(value: int, dtype: DType) -> int:
     """Return the value of an integer type that equals `value` modulo 2**bits."""
     low = value & ((1 << dtype.bits) - 1)
     return low - (1 << dtype.bits) if dtype.kind is Kind.INT and low >> (dtype.bits - 1) else low
-
-
-def round_float(value: float, dtype: DType) -> float:
-    """Return the float of `dtype` nearest to `value`."""
-    if dtype is DType.FLOAT64:
-        return value
-    try:
-        rounded: float = _F32.unpack(_F32.pack(value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return rounded
 
 
 _INTEGER: dict[BinaryOp, Callable[[int, int], int]] = {
@@ -70,8 +57,8 @@ def binary_function(op: BinaryOp, dtype: DType) -> Callable[[Any, Any], Scalar]:
 
     Notes
     -----
-    float32 results are computed in float64 and rounded once: for these operations that equals float32 arithmetic
-    (Figueroa, "When is double rounding innocuous?", 1995).
+    Results of narrower floats are computed in float64 and rounded once: for these operations that equals their
+    arithmetic (Figueroa, "When is double rounding innocuous?", 1995).
     """
     if op is BinaryOp.MIN:
         return lambda a, b: a if a < b else b
@@ -106,8 +93,7 @@ def caster(source: DType, dtype: DType) -> Callable[[Any], Scalar]:
     if dtype.is_float:
         if source.is_float:
             return lambda value: round_float(value, dtype)
-        # through numpy: an int64 does not fit a float64 on its way to float32
-        return lambda value: float(dtype.numpy.type(source.numpy.type(value)))
+        return lambda value: round_integer(int(value), dtype)
     if source.is_float:
         low, high = dtype.min, dtype.max
         return lambda value: _saturate(value, low, high)

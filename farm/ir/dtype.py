@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.core.elements import numpy_dtype
 from farm.errors import InvalidFunction
 
 
@@ -36,6 +37,8 @@ class DType(enum.Enum):
     UINT16 = "uint16"
     UINT32 = "uint32"
     UINT64 = "uint64"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
 
@@ -43,12 +46,14 @@ class DType(enum.Enum):
     bits: int
     is_float: bool
     is_integer: bool
+    is_half: bool
 
     def __init__(self, name: str) -> None:
-        self.kind = Kind(name.rstrip("0123456789"))
+        self.kind = Kind(name.replace("bfloat", "float").rstrip("0123456789"))
         self.bits = int(name.lstrip("abcdefghijklmnopqrstuvwxyz") or 8)
         self.is_float = self.kind is Kind.FLOAT
         self.is_integer = self.kind in (Kind.INT, Kind.UINT)
+        self.is_half = self.is_float and self.bits == 16
 
     def __str__(self) -> str:
         """Return the name."""
@@ -60,6 +65,11 @@ class DType(enum.Enum):
         return self.bits // 8
 
     @property
+    def value_bytes(self) -> int:
+        """Return the size of a value while it is computed with: floats of 16 bits are float32 then."""
+        return 4 if self.is_half else self.size_bytes
+
+    @property
     def is_signed(self) -> bool:
         """Whether negative values exist."""
         return self.kind in (Kind.INT, Kind.FLOAT)
@@ -67,8 +77,7 @@ class DType(enum.Enum):
     @property
     def numpy(self) -> np.dtype[Any]:
         """Return the numpy type of the same elements."""
-        found: np.dtype[Any] = np.dtype(self.value)
-        return found
+        return numpy_dtype(str(self.value))
 
     @property
     def min(self) -> int:

@@ -7,6 +7,7 @@ Invariant: every node is well typed once made; arithmetic is total (it never tra
 - integers wrap around; ``floordiv`` and ``floormod`` round towards minus infinity and give 0 for a zero divisor;
 - shifts use the amount modulo the width; ``shr`` keeps the sign of signed types;
 - ``min(a, b)`` is ``a if a < b else b``, ``max(a, b)`` is ``a if a > b else b``, also for NaN;
+- an operation on floats gives the exact result rounded once to the type; `exp` and `tanh` may be off by an ulp;
 - a cast to a narrower integer wraps, a cast from float to integer truncates and saturates, NaN gives 0;
 - ``select`` evaluates only the side that it takes.
 """
@@ -14,13 +15,14 @@ Invariant: every node is well typed once made; arithmetic is total (it never tra
 from __future__ import annotations
 
 import enum
-import struct
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from farm.errors import InvalidFunction
 from farm.ir.dtype import DType, as_dtype
+from farm.ir.rounding import round_float
 
 if TYPE_CHECKING:
     from farm.ir.buffer import Buffer
@@ -352,11 +354,11 @@ def const(value: Scalar, dtype: str | DType) -> Const:
 def _convert(value: Scalar, dtype: DType) -> Scalar:
     try:
         if dtype.is_float:
-            code = "<f" if dtype is DType.FLOAT32 else "<d"
-            nearest: float = struct.unpack(code, struct.pack(code, float(value)))[0]
-            return nearest
-        exact = bool(value) if dtype is DType.BOOL else int(value)
-        fits = exact == value and dtype.min <= exact <= dtype.max
+            exact: Scalar = round_float(float(value), dtype)
+            fits = not math.isinf(exact) or math.isinf(value)
+        else:
+            exact = bool(value) if dtype is DType.BOOL else int(value)
+            fits = exact == value and dtype.min <= exact <= dtype.max
     except (OverflowError, ValueError):  # beyond the largest float; infinity or NaN as an integer
         fits = False
     if not fits:

@@ -2,7 +2,8 @@
 
 Owns: the change of types. Does not own: computing it, or how far from it results may be.
 
-Invariant: integers and booleans stay; every float32 becomes float64, so that nothing is rounded to float32 on the way.
+Invariant: integers and booleans stay; every float becomes float64, so that nothing is rounded to a narrower one on
+the way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from farm.ir.stmt import Allocate, Block, Call, For, If, Stmt, Store
 
 
 def widened(function: Function) -> Function:
-    """Return a function that computes the same in float64; parameters of float32 become float64 too.
+    """Return a function that computes the same in float64; float parameters become float64 too.
 
     Raises
     ------
@@ -41,8 +42,8 @@ def widened(function: Function) -> Function:
 
 
 def _wide(buffer: Buffer) -> Buffer:
-    """Return the buffer in float64; twice as large, it may no longer fit into a scope."""
-    if buffer.dtype is not DType.FLOAT32:
+    """Return the buffer in float64; larger, it may no longer fit into a scope."""
+    if not buffer.dtype.is_float or buffer.dtype is DType.FLOAT64:
         return buffer
     align = max(buffer.align_bytes, DType.FLOAT64.size_bytes)
     return replace(buffer, dtype=DType.FLOAT64, align_bytes=align, scope=Scope.GLOBAL)
@@ -87,12 +88,12 @@ class _Widening:
     def expr(self, expr: Expr) -> Expr:
         match expr:
             case Const(value, dtype):
-                return Const(value, DType.FLOAT64) if dtype is DType.FLOAT32 else expr
+                return Const(value, DType.FLOAT64) if dtype.is_float else expr
             case Load(buffer, indices):
                 return Load(_wide(buffer), tuple(map(self.expr, indices)))
             case Cast(dtype, value):
                 wide = self.expr(value)
-                to = DType.FLOAT64 if dtype is DType.FLOAT32 else dtype
+                to = DType.FLOAT64 if dtype.is_float else dtype
                 return wide if wide.dtype is to else Cast(to, wide)
             case _:
                 return map_children(expr, self.expr)

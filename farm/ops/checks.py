@@ -60,8 +60,13 @@ def axis_of(operator: str, tensor: Tensor, axis: int) -> int:
 
 
 def accumulator(dtype: DType) -> DType:
-    """Return the type in which sums of products of a type are kept: int32 for narrower integers."""
-    return DType.INT32 if dtype.is_integer and dtype.bits < 32 else dtype
+    """Return the type of sums of products: int32 of narrower integers, float32 of floats of 16 bits."""
+    return DType.INT32 if dtype.is_integer and dtype.bits < 32 else computed_in(dtype)
+
+
+def computed_in(dtype: DType) -> DType:
+    """Return the type in which functions of a type are computed: float32 for floats of 16 bits, else the same."""
+    return DType.FLOAT32 if dtype.is_half else dtype
 
 
 def padded_extent(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import farm.te as te
 from farm.ir.expr import Expr, Scalar, const
-from farm.ops.checks import floats, refuse, same_type
+from farm.ops.checks import computed_in, floats, refuse, same_type
 from farm.te import Tensor
 
 
@@ -68,7 +68,8 @@ def minimum(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unary(name: str, x: Tensor, function: Callable[[Expr], Expr]) -> Tensor:
-    return te.compute(x.shape, lambda *at: function(x[at]), name=name)
+    wide = computed_in(x.dtype)
+    return te.compute(x.shape, lambda *at: function(x[at].astype(wide)).astype(x.dtype), name=name)
 
 
 def relu(x: Tensor) -> Tensor:

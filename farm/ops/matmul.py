@@ -1,6 +1,7 @@
 """Matrix products.
 
-Owns: all transposes and batches. Types: the operands have one; the result has it, or int32 for narrower integers.
+Owns: all transposes and batches. Types: the operands have one; the result has it, or int32 for narrower
+integers and float32 for floats of 16 bits.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """softmax and layer norm, over the last axis.
 
-Owns: both. Types: floats; the result has the operand's.
+Owns: both. Types: floats; the result has the operand's; float16 and bfloat16 are
+computed in float32 and rounded at the end.
 """
 
 from __future__ import annotations
 
 import farm.te as te
 from farm.ir.expr import Expr, const
-from farm.ops.checks import floats, refuse, same_type
+from farm.ops.checks import computed_in, floats, refuse, same_type
 from farm.te import Tensor
 
 
@@ -15,12 +16,18 @@ def softmax(x: Tensor) -> Tensor:
     """Return ``exp(x - max) / sum(exp(x - max))`` over the last axis."""
     floats("softmax", x)
     *rows, n = _rows("softmax", x)
-    k, q = te.reduce_axis(n, "k"), te.reduce_axis(n, "q")
-    top = te.compute(rows, lambda *at: te.max(x[(*at, k)], k), name="softmax_max")
-    power = te.compute(x.shape, lambda *at: te.exp(x[at] - top[at[:-1]]), name="softmax_exp")
+    k, q, wide = te.reduce_axis(n, "k"), te.reduce_axis(n, "q"), computed_in(x.dtype)
+    top = te.compute(rows, lambda *at: te.max(x[(*at, k)].astype(wide), k), name="softmax_max")
+    power = te.compute(
+        x.shape, lambda *at: te.exp(x[at].astype(wide) - top[at[:-1]]), name="softmax_exp"
+    )
     total = te.compute(rows, lambda *at: te.sum(power[(*at, q)], q), name="softmax_sum")
-    inverse = te.compute(rows, lambda *at: const(1, x.dtype) / total[at], name="softmax_inverse")
-    return te.compute(x.shape, lambda *at: power[at] * inverse[at[:-1]], name="softmax")
+    inverse = te.compute(rows, lambda *at: const(1, wide) / total[at], name="softmax_inverse")
+
+    def out(*at: Expr) -> Expr:
+        return (power[at] * inverse[at[:-1]]).astype(x.dtype)
+
+    return te.compute(x.shape, out, name="softmax")
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float = 1e-5) -> Tensor:
@@ -33,24 +40,25 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float = 1e-5) ->
         raise refuse(
             "layer_norm", f"gamma {gamma.shape}, beta {beta.shape}; use ({n},) for {x.shape}"
         )
-    k, q = te.reduce_axis(n, "k"), te.reduce_axis(n, "q")
-    total = te.compute(rows, lambda *at: te.sum(x[(*at, k)], k), name="norm_sum")
+    k, q, wide = te.reduce_axis(n, "k"), te.reduce_axis(n, "q"), computed_in(x.dtype)
+    total = te.compute(rows, lambda *at: te.sum(x[(*at, k)].astype(wide), k), name="norm_sum")
     mean = te.compute(rows, lambda *at: total[at] * (1.0 / n), name="norm_mean")
 
     def square(*at: Expr) -> Expr:
-        centred = x[(*at, q)] - mean[at]
+        centred = x[(*at, q)].astype(wide) - mean[at]
         return te.sum(centred * centred, q)
 
     squares = te.compute(rows, square, name="norm_squares")
 
     def factor(*at: Expr) -> Expr:
-        return const(1, x.dtype) / te.sqrt(squares[at] * (1.0 / n) + epsilon)
+        return const(1, wide) / te.sqrt(squares[at] * (1.0 / n) + epsilon)
 
     scale = te.compute(rows, factor, name="norm_scale")
 
     def out(*at: Expr) -> Expr:
         row, j = at[:-1], at[-1]
-        return (x[at] - mean[row]) * scale[row] * gamma[j] + beta[j]
+        centred = (x[at].astype(wide) - mean[row]) * scale[row]
+        return (centred * gamma[j].astype(wide) + beta[j].astype(wide)).astype(x.dtype)
 
     return te.compute(x.shape, out, name="layer_norm")
 

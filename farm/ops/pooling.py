@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import farm.te as te
 from farm.ir.expr import Const, Expr, const
-from farm.ops.checks import floats, padded_extent, pair, positive, rank, refuse
+from farm.ops.checks import computed_in, floats, padded_extent, pair, positive, rank, refuse
 from farm.ops.shape import pad
 from farm.te import Tensor
 
@@ -68,7 +68,11 @@ def avg_pool2d(
     r, s = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
 
     def total(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
-        return te.sum(source[n, c, i * sh + r, j * sw + s], (r, s))
+        return te.sum(source[n, c, i * sh + r, j * sw + s].astype(computed_in(x.dtype)), (r, s))
 
     sums = te.compute((*x.shape[:2], oh, ow), total, name="window_sum")
-    return te.compute(sums.shape, lambda *at: sums[at] * (1.0 / (kh * kw)), name="avg_pool2d")
+
+    def mean(*at: Expr) -> Expr:
+        return (sums[at] * (1.0 / (kh * kw))).astype(x.dtype)
+
+    return te.compute(sums.shape, mean, name="avg_pool2d")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import farm.te as te
 from farm.ir.dtype import DType, as_dtype
 from farm.ir.expr import Expr, const
-from farm.ops.checks import axis_of, floats, refuse
+from farm.ops.checks import axis_of, computed_in, floats, refuse
 from farm.te import Tensor
 
 
@@ -34,7 +34,9 @@ def quantize(
     step, zero = _per_channel("quantize", x, axis, scale, zero_point, kind)
 
     def body(*at: Expr) -> Expr:
-        rounded = te.floor(x[at] / step(at, x.dtype) + 0.5) + zero(at, x.dtype).astype(x.dtype)
+        wide = computed_in(x.dtype)
+        scaled = x[at].astype(wide) / step(at, wide).astype(wide)
+        rounded = te.floor(scaled + 0.5) + zero(at, wide).astype(wide)
         return te.clip(rounded, float(kind.min), float(kind.max)).astype(kind)
 
     return te.compute(x.shape, body, name="quantize")
@@ -56,7 +58,8 @@ def dequantize(
 
     def body(*at: Expr) -> Expr:
         moved = x[at].astype("int64") - zero(at, DType.INT64).astype("int64")
-        return moved.astype(kind) * step(at, kind)
+        wide = computed_in(kind)
+        return (moved.astype(wide) * step(at, wide).astype(wide)).astype(kind)
 
     return te.compute(x.shape, body, name="dequantize")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import farm.te as te
 from farm.ir.expr import Expr
-from farm.ops.checks import axis_of, floats, refuse
+from farm.ops.checks import axis_of, computed_in, floats, refuse
 from farm.te import Tensor
 
 Axes = int | Sequence[int] | None
@@ -40,8 +40,16 @@ def _reduce(
 
 
 def sum(x: Tensor, axes: Axes = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001 - numpy's name
-    """Return the sum over some axes, or all."""
-    return _reduce("sum", x, axes, keepdims, te.sum)
+    """Return the sum over some axes, or all; of floats of 16 bits it is kept in float32 and rounded at the end."""
+    total = _sum(x, axes, keepdims)
+    if total.dtype is x.dtype:
+        return total
+    return te.compute(total.shape, lambda *at: total[at].astype(x.dtype), name="sum_rounded")
+
+
+def _sum(x: Tensor, axes: Axes, keepdims: bool) -> Tensor:
+    wide = computed_in(x.dtype)
+    return _reduce("sum", x, axes, keepdims, lambda value, over: te.sum(value.astype(wide), over))
 
 
 def max(x: Tensor, axes: Axes = None, *, keepdims: bool = False) -> Tensor:  # noqa: A001 - numpy's name
@@ -57,6 +65,10 @@ def min(x: Tensor, axes: Axes = None, *, keepdims: bool = False) -> Tensor:  # n
 def mean(x: Tensor, axes: Axes = None, *, keepdims: bool = False) -> Tensor:
     """Return the mean of floats over some axes, or all."""
     floats("mean", x)
-    total = sum(x, axes, keepdims=keepdims)
+    total = _sum(x, axes, keepdims)
     count = math.prod(x.shape) // math.prod(total.shape)
-    return te.compute(total.shape, lambda *at: total[at] * (1.0 / count), name="mean")
+
+    def body(*at: Expr) -> Expr:
+        return (total[at] * (1.0 / count)).astype(x.dtype)
+
+    return te.compute(total.shape, body, name="mean")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import farm.te as te
 from farm.ir.expr import Expr, Scalar, as_expr, const
-from farm.ops.checks import axis_of, floats, pair, positive, rank, refuse, same_type
+from farm.ops.checks import axis_of, computed_in, floats, pair, positive, rank, refuse, same_type
 from farm.te import Tensor
 
 METHODS = ("nearest", "bilinear")
@@ -133,10 +133,15 @@ def resize(x: Tensor, size: int | Sequence[int], *, method: str = "nearest") -> 
             _between(x, i, old_height, height),
             _between(x, j, old_width, width),
         )
-        one = const(1, x.dtype)
-        upper = x[n, c, top, left] * (one - over) + x[n, c, top, right] * over
-        lower = x[n, c, bottom, left] * (one - over) + x[n, c, bottom, right] * over
-        return upper * (one - down) + lower * down
+        wide = computed_in(x.dtype)
+        one = const(1, wide)
+
+        def at(row: Expr, column: Expr) -> Expr:
+            return x[n, c, row, column].astype(wide)
+
+        upper = at(top, left) * (one - over) + at(top, right) * over
+        lower = at(bottom, left) * (one - over) + at(bottom, right) * over
+        return (upper * (one - down) + lower * down).astype(x.dtype)
 
     return te.compute(shape, bilinear, name="resize")
 
@@ -149,4 +154,4 @@ def _between(x: Tensor, at: Expr, old: int, new: int) -> tuple[Expr, Expr, Expr]
     place = te.clip(at * (2 * old) + (old - new), 0, 2 * new * (old - 1))
     first = te.clip(place // (2 * new), 0, old - 1)
     second = te.clip(first + 1, 0, old - 1)
-    return first, second, (place % (2 * new)).astype(x.dtype) * (1.0 / (2 * new))
+    return first, second, (place % (2 * new)).astype(computed_in(x.dtype)) * (1.0 / (2 * new))

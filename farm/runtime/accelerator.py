@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from farm.artifact.module import OPENCL_SOURCE, Section
+from farm.core.elements import numpy_dtype
 from farm.errors import ArtifactError
 from farm.runtime.plugin import PlugInProgram
 from farm.target import Target
@@ -109,4 +110,4 @@ def make_launcher(section: Section, signature: Signature, device: str = "") -> L
 
 def _array_at(address: int, spec: ParamSpec) -> Array:
     raw = (ctypes.c_uint8 * spec.size_bytes).from_address(address)
-    return np.frombuffer(memoryview(raw), dtype=np.dtype(spec.dtype)).reshape(spec.shape)
+    return np.frombuffer(memoryview(raw), dtype=numpy_dtype(spec.dtype)).reshape(spec.shape)

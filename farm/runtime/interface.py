@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from farm.artifact.abi import ReturnKind, decode_return
 from farm.artifact.signature import ParamSpec, Signature, check_inputs
+from farm.core.elements import numpy_dtype
 from farm.core.limits import MAX_REPEAT
 from farm.errors import (
     FarmError,
@@ -103,7 +104,7 @@ class ShortCall:
         arrays = []
         for spec in self._inputs:
             content = inputs[start : start + spec.size_bytes]
-            arrays.append(np.frombuffer(content, spec.dtype).reshape(spec.shape))
+            arrays.append(np.frombuffer(content, numpy_dtype(spec.dtype)).reshape(spec.shape))
             start += spec.size_bytes
         for array in self._module.call(self._symbol, arrays).outputs:
             outputs[end : end + array.nbytes] = array.tobytes()
@@ -214,7 +215,7 @@ def aligned_empty(spec: ParamSpec) -> Array:
     align = max(spec.alignment_bytes, MIN_ALIGN_BYTES)
     raw = np.empty(spec.size_bytes + align, np.uint8)
     start = -raw.ctypes.data % align
-    return raw[start : start + spec.size_bytes].view(spec.dtype).reshape(spec.shape)
+    return raw[start : start + spec.size_bytes].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 def poisoned(spec: ParamSpec) -> Array:

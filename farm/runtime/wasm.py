@@ -29,6 +29,7 @@ import wasmtime
 from farm.artifact.abi import DEVICE_TYPE_CPU, DTYPES
 from farm.artifact.choice import choose, choose_private
 from farm.artifact.module import WASM_OBJECT
+from farm.core.elements import numpy_dtype
 from farm.errors import ArtifactError, DeviceFault, InvalidInput
 from farm.runtime.interface import (
     MIN_ALIGN_BYTES,
@@ -230,7 +231,7 @@ class _Call:
     def _fill(self, index: int, spec: ParamSpec) -> None:
         place = self._view[self._places[index] :][: spec.size_bytes]
         if spec.is_input:
-            place.view(spec.dtype).reshape(spec.shape)[...] = self._inputs[index]
+            place.view(numpy_dtype(spec.dtype)).reshape(spec.shape)[...] = self._inputs[index]
         else:
             place.fill(POISON)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from farm.core.elements import is_float, numpy_dtype
+
 if TYPE_CHECKING:
     from farm.artifact.signature import ParamSpec, Signature
 
@@ -46,13 +48,14 @@ def generate(signature: Signature, seed: int, case: Case) -> list[Array]:
 
 def _array(spec: ParamSpec, seed: int, case: Case) -> Array:
     source = np.random.default_rng([seed, len(case.value), *spec.name.encode()])
-    dtype = np.dtype(spec.dtype)
+    dtype = numpy_dtype(spec.dtype)
     if dtype.kind == "b":
         return source.integers(0, 2, spec.shape).astype(dtype)
-    if dtype.kind == "f":
+    if is_float(dtype):
         if case is Case.TYPICAL:
             return np.array(_TYPICAL, dtype)[source.integers(0, len(_TYPICAL), spec.shape)]
-        return source.random(spec.shape, dtype) * 2 - 1
+        exact = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
+        return (source.random(spec.shape, exact) * 2 - 1).astype(dtype, copy=False)
     bounds = np.iinfo(dtype)
     if case is Case.TYPICAL:
         ends = [bounds.min, bounds.max, 0, 1, bounds.max // 2, -1 if bounds.min else 2]

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from farm.api.v1 import device_pb2, measure_pb2
 from farm.artifact.artifact import Artifact
 from farm.core.digest import Digest
+from farm.core.elements import numpy_dtype
 from farm.core.wire import digest_from_proto, tensor_from_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, KernelFailed, TimeLimit
 from farm.measuring import Measurement, Options, Status
@@ -294,7 +295,9 @@ def expect(
                     f"reference: takes {len(types)} arrays, {request.subject.symbol} takes {len(arrays)}; give one "
                     "that computes the same"
                 )
-            wide = [array.astype(dtype) for array, dtype in zip(arrays, types, strict=True)]
+            wide = [
+                array.astype(numpy_dtype(dtype)) for array, dtype in zip(arrays, types, strict=True)
+            ]
             found.append(module.call(reference.symbol, wide).outputs)
     return found
 

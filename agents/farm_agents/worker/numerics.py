@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from farm.core.elements import is_float
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+TOLERANCE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-9}
 """Of the largest magnitude in the row."""
 LEAST_SCALE = 1e-3
 """A row is never judged by less than so much of the largest magnitude of the whole array."""
@@ -40,11 +42,11 @@ def wrong(
     if len(outputs) != len(expected):
         return f"{len(outputs)} outputs, where the reference has {len(expected)}"
     for spec, found, right in zip(signature.outputs, outputs, expected, strict=True):
-        if found.shape != right.shape or (found.dtype.kind == "f") != (right.dtype.kind == "f"):
+        if found.shape != right.shape or is_float(found.dtype) != is_float(right.dtype):
             return f"{spec.name}: {_form(found)}, where the reference has {_form(right)}"
         where = (
             _wrong_float(found, right, tolerance)
-            if found.dtype.kind == "f"
+            if is_float(found.dtype)
             else _wrong_integer(found, right)
         )
         if where:

@@ -142,7 +142,7 @@ class Buffer(_message.Message):
     name: _builtins.str
     """Unique in its function; [A-Za-z_][A-Za-z0-9_]*."""
     dtype: _builtins.str
-    """bool, int8..int64, uint8..uint64, float32, float64."""
+    """bool, int8..int64, uint8..uint64, float16, bfloat16, float32, float64."""
     align_bytes: _builtins.int
     """Alignment of the first element in bytes, a power of two; 0 means the element's size."""
     scope: Global___Scope.ValueType

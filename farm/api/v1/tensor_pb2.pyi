@@ -30,7 +30,7 @@ class Tensor(_message.Message):
     INLINE_FIELD_NUMBER: _builtins.int
     BLOB_FIELD_NUMBER: _builtins.int
     dtype: _builtins.str
-    """Element type as in the IR: bool, int8..int64, uint8..uint64, float32, float64."""
+    """Element type as in the IR: bool, int8..int64, uint8..uint64, float16, bfloat16, float32, float64."""
     inline: _builtins.bytes
     """The elements themselves; for at most 256 KiB."""
     @_builtins.property

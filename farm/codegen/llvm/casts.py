@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from farm.codegen.llvm.halves import rounded, to_odd
 from farm.codegen.llvm.types import F32, F64, I32, I64, element_of, shaped, value_type
 from farm.codegen.llvm.unit import Software, Unit
 from farm.ir.dtype import DType
@@ -25,9 +26,13 @@ def emit_cast(
     kind = shaped(value_type(dtype), value)
     if dtype is DType.BOOL:
         return _truth(builder, value, source)
+    if dtype.is_half:
+        return rounded(unit, builder, _to_single(unit, builder, value, source, dtype), dtype)
     if source.is_float:
         if not dtype.is_float:
             return _to_integer(unit, builder, value, dtype)
+        if value.type == kind:
+            return value
         return (
             builder.fpext(value, kind) if dtype is DType.FLOAT64 else builder.fptrunc(value, kind)
         )
@@ -36,6 +41,34 @@ def emit_cast(
     if dtype.bits <= source.bits and source is not DType.BOOL:
         return builder.trunc(value, kind) if dtype.bits < source.bits else value
     return builder.sext(value, kind) if source.is_signed else builder.zext(value, kind)
+
+
+def _to_single(
+    unit: Unit, builder: ir.IRBuilder, value: ir.Value, source: DType, dtype: DType
+) -> ir.Value:
+    """Return a value as a float32 that may be rounded once more to a float of 16 bits."""
+    if source is DType.FLOAT64:
+        return to_odd(builder, value)
+    if source.is_float:
+        return value
+    if dtype is DType.FLOAT16 or source.bits <= 16:  # what float32 rounds is infinity in float16
+        return _to_float(unit, builder, value, source, DType.FLOAT32)
+    if source.bits == 64:
+        value = _odd_integer(builder, value, signed=source.is_signed)
+    return to_odd(builder, _to_float(unit, builder, value, source, DType.FLOAT64))
+
+
+def _odd_integer(builder: ir.IRBuilder, value: ir.Value, *, signed: bool) -> ir.Value:
+    """Round 64 bits that float64 has no room for to odd."""
+    kind, limit = value.type, 1 << 53
+    lost = builder.icmp_unsigned(
+        "!=", builder.and_(value, ir.Constant(kind, _LOW_BITS)), ir.Constant(kind, 0)
+    )
+    sticky = builder.shl(builder.zext(lost, kind), ir.Constant(kind, 11))
+    odd = builder.or_(builder.and_(value, ir.Constant(kind, ~_LOW_BITS)), sticky)
+    moved = builder.add(value, ir.Constant(kind, limit)) if signed else value
+    most = ir.Constant(kind, 2 * limit if signed else limit)
+    return builder.select(builder.icmp_unsigned(">", moved, most), odd, value)
 
 
 def _truth(builder: ir.IRBuilder, value: ir.Value, source: DType) -> ir.Value:

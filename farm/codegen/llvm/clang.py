@@ -25,6 +25,8 @@ from farm.runtime.toolchain import run_zig, zig
 C_TYPES = {
     DType.BOOL: "bool",
     **{dtype: f"{dtype}_t" for dtype in DType if dtype.is_integer},
+    DType.FLOAT16: "uint16_t",
+    DType.BFLOAT16: "uint16_t",
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
 }

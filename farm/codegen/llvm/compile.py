@@ -52,6 +52,9 @@ _LIBRARY = {
             "__aeabi_l2f __aeabi_l2d __aeabi_ul2f __aeabi_ul2d "
             "__aeabi_f2lz __aeabi_d2lz __aeabi_f2ulz __aeabi_d2ulz"
         ),
+        Software.HALF: (
+            "__extendhfsf2 __truncsfhf2 __gnu_h2f_ieee __gnu_f2h_ieee __aeabi_h2f __aeabi_f2h"
+        ),
     }.items()
     for name in names.split()
 }

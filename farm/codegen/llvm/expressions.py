@@ -19,6 +19,7 @@ from farm.codegen.llvm.casts import emit_cast
 from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.division import Division, Operand
 from farm.codegen.llvm.functions import emit_function
+from farm.codegen.llvm.halves import rounded
 from farm.codegen.llvm.linear import Linear
 from farm.codegen.llvm.memory import Memory
 from farm.codegen.llvm.pairs import emit_pair, find_pair
@@ -101,13 +102,17 @@ class Expressions:
             case Math(op, value):
                 contract = "contract" in context.float_flags
                 result = self.emit(value)
-                return emit_function(context.unit, context.builder, op, result, contract=contract)
+                result = emit_function(context.unit, context.builder, op, result, contract=contract)
+                return self._rounded(result, expr.dtype)
             case _:
                 raise AssertionError(f"unknown expression {type(expr).__name__}")
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> None:
         """Store a value, evaluated before its address as nothing depends on the order."""
-        self.memory.store(buffer, indices, self.emit(value))
+        if isinstance(value, Load) and value.dtype.is_half:
+            self.memory.copy(buffer, indices, value)
+        else:
+            self.memory.store(buffer, indices, self.emit(value))
 
     def compare(self, op: CompareOp, a: ir.Value, b: ir.Value, dtype: DType) -> ir.Value:
         """Return whether two values of `dtype` compare so; with NaN only ``ne`` holds."""
@@ -135,9 +140,15 @@ class Expressions:
         if op in (BinaryOp.SHL, BinaryOp.SHR):
             return self._shift(op, dtype, a, b)
         if dtype.is_float:
-            return getattr(builder, _FLOAT[op])(a, b, flags=self.context.float_flags)
+            result = getattr(builder, _FLOAT[op])(a, b, flags=self.context.float_flags)
+            return self._rounded(result, dtype)
         emit: Callable[..., ir.Value] = getattr(builder, _INTEGER[op])
         return emit(a, b, flags=_NO_SIGNED_WRAP) if self._stays_in_range(expr) else emit(a, b)
+
+    def _rounded(self, value: ir.Value, dtype: DType) -> ir.Value:
+        if not dtype.is_half:
+            return value
+        return rounded(self.context.unit, self.context.builder, value, dtype)
 
     def _stays_in_range(self, expr: Binary) -> bool:
         """Tell whether an int64 product is proved not to wrap around."""

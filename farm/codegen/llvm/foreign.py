@@ -149,8 +149,13 @@ def _check_entry(function: Function, entry: llvm.ValueRef) -> str:
 
 def _types(function: Function) -> Sequence[ir.Type]:
     return [
-        value_type(param.buffer.dtype) if is_by_value(param) else PTR for param in function.params
+        _value_type(param.buffer.dtype) if is_by_value(param) else PTR for param in function.params
     ]
+
+
+def _value_type(dtype: DType) -> ir.Type:
+    """Return the type of a number passed by its value; floats of 16 bits are passed as integers."""
+    return memory_type(dtype) if dtype.is_half else value_type(dtype)
 
 
 def _type_text(function: Function) -> list[str]:
@@ -173,7 +178,7 @@ def _stub(function: Function, symbol: str, convention: str, machine: Machine) ->
                 values[-1] = builder.load(pointer, typ=memory_type(dtype))
                 if dtype is DType.BOOL:
                     values[-1] = builder.trunc(values[-1], value_type(dtype))
-                if not dtype.is_float and dtype.bits <= 32:
+                if dtype.bits <= 32 and dtype is not DType.FLOAT32:
                     attributes[index] = (_extension(dtype, machine),)
         builder.call(kernel, values, cconv=convention or None, arg_attrs=attributes)
         return ir.Constant(I32, 0)
@@ -188,7 +193,7 @@ def _extension(dtype: DType, machine: Machine) -> str:
     """Return how C's callers widen a small integer: RISC-V wants 32 bits signed whatever their type."""
     if dtype.bits == 32 and machine.architecture == "riscv64":
         return "signext"
-    return "signext" if dtype.is_signed else "zeroext"
+    return "signext" if dtype.is_signed and not dtype.is_half else "zeroext"
 
 
 def _refused(function: Function, why: str) -> InvalidFunction:

@@ -143,12 +143,16 @@ def copies(stmt: Stmt) -> int:
 
 def _computes_float32(body: Stmt) -> bool:
     return any(
-        any(operand.dtype is DType.FLOAT32 for operand in (expr, *expr.children()))
-        and not isinstance(expr, Load)
+        any(_is_float32(operand.dtype) for operand in (expr, *expr.children()))
+        and not (isinstance(expr, Load) and expr.dtype is DType.FLOAT32)
         for stmt in walk(body)
         for root in expressions(stmt)
         for expr in walk_expr(root)
     )
+
+
+def _is_float32(dtype: DType) -> bool:
+    return dtype is DType.FLOAT32 or dtype.is_half
 
 
 def widest_bytes(body: Stmt) -> int:
@@ -159,13 +163,13 @@ def widest_bytes(body: Stmt) -> int:
 def _sizes(body: Stmt) -> Iterator[int]:
     for stmt in walk(body):
         if isinstance(stmt, Store):
-            yield stmt.buffer.dtype.size_bytes
+            yield stmt.buffer.dtype.value_bytes
             yield from _sizes_of(stmt.value)
 
 
 def _sizes_of(expr: Expr) -> Iterator[int]:
     """Yield the sizes of an expression's values, those of indices aside."""
-    yield expr.dtype.size_bytes
+    yield expr.dtype.value_bytes
     if not isinstance(expr, Load):
         for child in expr.children():
             yield from _sizes_of(child)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.halves import narrow, widen
 from farm.codegen.llvm.linear import LANE, ZERO, Linear
 from farm.codegen.llvm.types import I32, I64, PTR, element, memory_type, vector
 from farm.ir.bounds import Interval, interval, whole
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
-from farm.ir.expr import Expr, Var
+from farm.ir.expr import Expr, Load, Var
 
 _NO_WRAP = ("nuw", "nsw")
 MAX_STRIDE = 4  # farther apart, elements are loaded one by one
@@ -58,18 +59,30 @@ class Memory:
 
     def load(self, buffer: Buffer, indices: tuple[Expr, ...]) -> ir.Value:
         """Return an element, or a vector of them if the indices differ between lanes."""
-        value = self._load(self._access(buffer, indices))
+        value, context = self._load(self._access(buffer, indices)), self.context
+        if buffer.dtype.is_half:
+            return widen(context.unit, context.builder, value, buffer.dtype)
         if buffer.dtype is not DType.BOOL:
             return value
-        return self.context.builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+        return context.builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+
+    def copy(self, buffer: Buffer, indices: tuple[Expr, ...], source: Load) -> None:
+        """Store elements of another buffer as they are in memory."""
+        self._store(buffer, indices, self._load(self._access(source.buffer, source.indices)))
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: ir.Value) -> None:
         """Store an element, or those of all lanes that are on."""
-        context, access = self.context, self._access(buffer, indices)
-        if buffer.dtype is DType.BOOL:
+        context = self.context
+        if buffer.dtype.is_half:
+            value = narrow(context.unit, context.builder, value, buffer.dtype)
+        elif buffer.dtype is DType.BOOL:
             kind = memory_type(buffer.dtype)
             wide = isinstance(value.type, ir.VectorType)
             value = context.builder.zext(value, vector(kind, context.lanes if wide else 1))
+        self._store(buffer, indices, value)
+
+    def _store(self, buffer: Buffer, indices: tuple[Expr, ...], value: ir.Value) -> None:
+        context, access = self.context, self._access(buffer, indices)
         varied = access.stride or access.offsets is not None
         if access.stride == 1:
             self._store_together(access, context.broadcast(value))

@@ -1,7 +1,8 @@
 """LLVM types of elements and of DLTensor, and constants.
 
 Owns: how a value and an element in memory are represented: bool is i1 as a value and one byte (0 or 1) in memory; a
-value that differs between the iterations of a vectorized loop is a vector, any other a scalar.
+value that differs between the iterations of a vectorized loop is a vector, any other a scalar. Floats of 16 bits are
+float32 as values, and integers in memory (`halves`).
 
 Invariant: `DLTENSOR` is laid out as DLPack 1.0's C struct under each target's own data layout.
 """
@@ -39,13 +40,15 @@ class Field(enum.IntEnum):
 
 def memory_type(dtype: DType) -> ir.Type:
     """Return the type of an element in memory."""
-    if dtype.is_float:
+    if dtype.is_float and not dtype.is_half:
         return F32 if dtype is DType.FLOAT32 else F64
     return ir.IntType(dtype.bits)
 
 
 def value_type(dtype: DType) -> ir.Type:
     """Return the type of a value in a register."""
+    if dtype.is_half:
+        return F32
     return I1 if dtype is DType.BOOL else memory_type(dtype)
 
 

@@ -25,6 +25,7 @@ class Software(enum.Enum):
     DIVISION_32 = "division of 32 bits"
     DIVISION_64 = "division of 64 bits"
     CONVERSION_64 = "conversion between floats and 64-bit integers"
+    HALF = "conversion between float16 and float32"
 
 
 @dataclass

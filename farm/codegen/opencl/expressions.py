@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from farm.codegen.opencl.halves import HELPERS, NEEDED
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Math, Select, Var
@@ -27,10 +28,15 @@ DTYPES = {
     DType.UINT16: "ushort",
     DType.UINT32: "uint",
     DType.UINT64: "ulong",
+    DType.FLOAT16: "float",
+    DType.BFLOAT16: "float",
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
 }
-"""Type of an element in memory and of a value; a bool value is 0 or 1."""
+"""Type of a value; a bool value is 0 or 1, and floats of 16 bits are float32."""
+
+MEMORY = DTYPES | {DType.FLOAT16: "ushort", DType.BFLOAT16: "ushort"}
+"""Type of an element in memory."""
 
 _FLOAT = {BinaryOp.ADD: "+", BinaryOp.SUB: "-", BinaryOp.MUL: "*", BinaryOp.DIV: "/"}
 _WRAPPING = {BinaryOp.ADD: "+", BinaryOp.SUB: "-", BinaryOp.MUL: "*"}
@@ -63,6 +69,8 @@ class Expressions:
                 return variable_name(name)
             case Load(buffer, indices):
                 element = self.element(buffer, indices)
+                if buffer.dtype.is_half:
+                    return self._helper(f"from_{buffer.dtype}", element)
                 return f"({element} != 0)" if buffer.dtype is DType.BOOL else element
             case Select(condition, a, b):
                 return f"({self.text(condition)} ? {self.text(a)} : {self.text(b)})"
@@ -71,7 +79,7 @@ class Expressions:
             case Cast(dtype, value):
                 return self._cast(self.text(value), value.dtype, dtype)
             case Math(op, value):
-                return f"{op.value}({self.text(value)})"
+                return self._rounded(f"{op.value}({self.text(value)})", expr.dtype)
             case Binary(op, a, b):
                 return self._binary(op, expr.dtype, self.text(a), self.text(b))
             case _:
@@ -86,9 +94,23 @@ class Expressions:
             terms.append(text if stride == 1 else f"{text} * {stride}L")
         return f"{buffer_name(buffer.name)}[{' + '.join(terms) or '0'}]"
 
+    def stored(self, value: Expr) -> str:
+        """Return the text of a value as it is stored."""
+        text = self.text(value)
+        return self._helper(f"to_{value.dtype}", text) if value.dtype.is_half else text
+
+    def _helper(self, name: str, *args: str) -> str:
+        """Call a function that `HELPERS` has; those that it calls come first."""
+        for needed in (*NEEDED.get(name, ()), name):
+            self.helpers.setdefault(needed, HELPERS[needed])
+        return f"farm_{name}({', '.join(args)})"
+
+    def _rounded(self, text: str, dtype: DType) -> str:
+        return self._helper(f"round_{dtype}", text) if dtype.is_half else text
+
     def _binary(self, op: BinaryOp, dtype: DType, a: str, b: str) -> str:
         if dtype.is_float and op in _FLOAT:
-            return f"({a} {_FLOAT[op]} {b})"
+            return self._rounded(f"({a} {_FLOAT[op]} {b})", dtype)
         if op in _BITS:
             return f"(({DTYPES[dtype]})({a} {_BITS[op]} {b}))"
         return self._call(f"{op.value}_{dtype}", lambda: _binary_body(op, dtype), dtype, a, b)
@@ -99,12 +121,24 @@ class Expressions:
         if dtype is DType.BOOL:
             return f"({value} != 0)"
         kind = DTYPES[dtype]
+        if dtype.is_half:
+            return self._rounded(self._single(value, source, dtype), dtype)
         if source is DType.BOOL:
             return f"(({kind}){value})"
         if source.is_float and not dtype.is_float:
             body = f"return a != a ? ({kind})0 : convert_{kind}_sat_rtz(a);"
             return self._call(f"to_{dtype}_{source}", lambda: body, dtype, value, source=source)
         return f"convert_{kind}({value})"
+
+    def _single(self, value: str, source: DType, dtype: DType) -> str:
+        """Return a value as a float32 that may be rounded once more to a float of 16 bits."""
+        if source is DType.FLOAT64:
+            return self._helper("odd_float64", value)
+        if source.is_float:
+            return value
+        if dtype is DType.BFLOAT16 and source.bits > 16:
+            return self._helper(f"odd_{'int64' if source.is_signed else 'uint64'}", value)
+        return f"((float){value})"
 
     def _call(
         self,
@@ -157,7 +191,7 @@ def constant(value: bool | int | float, dtype: DType) -> str:
             return f"(({kind})NAN)"
         if math.isinf(number):
             return f"(({kind}){'-' if number < 0 else ''}INFINITY)"
-        return f"({number.hex()}{'f' if dtype is DType.FLOAT32 else ''})"
+        return f"({number.hex()}{'' if dtype is DType.FLOAT64 else 'f'})"
     if dtype is DType.INT64:
         least = -(1 << 63)
         return "(-0x7fffffffffffffffL - 1)" if value == least else f"({int(value)}L)"

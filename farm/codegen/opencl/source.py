@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from farm.codegen.opencl.expressions import DTYPES, Expressions, buffer_name, variable_name
+from farm.codegen.opencl.expressions import MEMORY, Expressions, buffer_name, variable_name
 from farm.codegen.opencl.kernels import Kernel
 from farm.ir.buffer import Buffer
 from farm.ir.function import Function, Role
@@ -41,10 +41,10 @@ def _kernel(function: Function, kernel: Kernel, expressions: Expressions) -> Ite
     for dimension, (name, _) in enumerate(kernel.items):
         yield f"  const long {variable_name(name)} = (long)get_global_id({dimension});"
     for buffer, offset in kernel.scratch:
-        kind = f"__global {DTYPES[buffer.dtype]} *"
+        kind = f"__global {MEMORY[buffer.dtype]} *"
         yield f"  {kind}{buffer_name(buffer.name)} = ({kind})({_SCRATCH} + {offset});"
     for buffer in kernel.private:
-        kind = DTYPES[buffer.dtype]
+        kind = MEMORY[buffer.dtype]
         yield f"  {kind} {buffer_name(buffer.name)}[{buffer.elements}];"
     yield from _lines(kernel.body, expressions, 1)
     yield "}"
@@ -52,7 +52,7 @@ def _kernel(function: Function, kernel: Kernel, expressions: Expressions) -> Ite
 
 def _argument(buffer: Buffer, role: Role) -> str:
     const = "const " if role is Role.INPUT else ""
-    return f"__global {const}{DTYPES[buffer.dtype]} *restrict {buffer_name(buffer.name)}"
+    return f"__global {const}{MEMORY[buffer.dtype]} *restrict {buffer_name(buffer.name)}"
 
 
 def _lines(stmt: Stmt, expressions: Expressions, depth: int) -> Iterator[str]:
@@ -66,7 +66,7 @@ def _lines(stmt: Stmt, expressions: Expressions, depth: int) -> Iterator[str]:
             yield from _lines(body, expressions, depth + 1)
             yield f"{pad}}}"
         case Store(buffer, indices, value):
-            yield f"{pad}{expressions.element(buffer, indices)} = {expressions.text(value)};"
+            yield f"{pad}{expressions.element(buffer, indices)} = {expressions.stored(value)};"
         case If(condition, then_body, else_body):
             yield f"{pad}if ({expressions.text(condition)}) {{"
             yield from _lines(then_body, expressions, depth + 1)

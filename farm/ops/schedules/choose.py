@@ -159,7 +159,7 @@ def _staged_window(sch: Schedule, block: str, choice: Choice) -> None:
 
 def _passes(leaf: Leaf, machine: Machine) -> Iterator[Recipe]:
     """Yield the recipes for a block that goes over its operands once, or fits nothing else."""
-    name, size = leaf.name, leaf.buffer.dtype.size_bytes
+    name, size = leaf.name, leaf.buffer.dtype.value_bytes
     extents = [each.extent for each in leaf.iters]
     reduced = [each.reduce for each in leaf.iters]
     last = extents[-1] if extents else 1
@@ -201,5 +201,5 @@ def _product(leaf: Leaf) -> Product | None:
     if leaf.indices != (i, j) or a not in ((i, k), (k, i)) or b not in ((k, j), (j, k)):
         return None
     m, n, depth = (each.extent for each in leaf.iters)
-    size = leaf.buffer.dtype.size_bytes
+    size = leaf.buffer.dtype.value_bytes
     return Product(leaf.name, m, n, depth, size, b == (j, k), a == (k, i))

@@ -93,7 +93,7 @@ def contraction_knobs(leaf: Leaf, machine: Machine) -> Knobs:
             f"tiles of {leaf.name}: it is no sum of products with lanes of their own"
         )
     extents = {each.var: each.extent for each in leaf.iters}
-    lanes = machine.lanes(leaf.buffer.dtype.size_bytes)
+    lanes = machine.lanes(leaf.buffer.dtype.value_bytes)
     high = extents[found.row] if found.row is not None else 1
     wide = extents[found.lane]
     rows, columns = tile_of(machine, lanes, high, wide)

@@ -28,7 +28,7 @@ def nest_knobs(leaf: Leaf, machine: Machine) -> Knobs:
     sums = [each for each in leaf.iters if each.reduce]
     if not spatial or not sums or spatial[-1].extent < 2 or leaf.iters[-len(sums) :] != (*sums,):
         raise ScheduleError(f"nest of {leaf.name}: it has no lanes outside its sums")
-    lanes, extent = machine.lanes(leaf.buffer.dtype.size_bytes), spatial[-1].extent
+    lanes, extent = machine.lanes(leaf.buffer.dtype.value_bytes), spatial[-1].extent
     whole = [extent] if extent <= min(LANES, lanes * VECTORS[-1]) else []
     widths = values((lanes * n for n in VECTORS if 1 < lanes * n < extent), *whole)
     if not widths:

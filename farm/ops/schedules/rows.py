@@ -20,7 +20,7 @@ WHOLE = 1024  # lanes that one loop may have
 def elementwise_knobs(leaf: Leaf, machine: Machine) -> Knobs:
     """Return the choices: how many elements are computed at once (``width``); those left over get a loop."""
     extent = leaf.iters[-1].extent if leaf.iters else 1
-    size_bytes = leaf.buffer.dtype.size_bytes
+    size_bytes = leaf.buffer.dtype.value_bytes
     lanes = machine.lanes(size_bytes)
     wide = lanes * UNROLL
     width = extent if extent <= 2 * wide else wide if extent % wide == 0 else lanes

@@ -40,7 +40,7 @@ def window_knobs(leaf: Leaf, machine: Machine) -> Knobs:
     lane = spatial[-1]
     if not all(_is_near(load, lane.var, leaf) for load in pair):
         raise ScheduleError(f"window of {leaf.name}: neighbours do not read neighbours")
-    lanes = machine.lanes(leaf.buffer.dtype.size_bytes)
+    lanes = machine.lanes(leaf.buffer.dtype.value_bytes)
     width = _width(lane.extent, lanes)
     steps = math.prod(each.extent for each in leaf.iters if each.reduce)
     return Knobs(

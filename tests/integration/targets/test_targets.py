@@ -14,6 +14,7 @@ import pytest
 import farm
 from farm import te
 from farm.cli.main import run
+from farm.core.elements import numpy_dtype
 from farm.errors import BuildFailed, KernelCrashed, NoVariant, TimeLimit
 from farm.ir import interpret
 from farm.ir.declaration import functions_of
@@ -75,10 +76,26 @@ def saxpy():
     return te.function("saxpy", [a, x, y])
 
 
+def halves():
+    """Both float types of 16 bits, multiplied in float32."""
+    x, w = te.placeholder((24,), "float16", name="x"), te.placeholder((24,), "bfloat16", name="w")
+    product = te.compute((24,), lambda i: x[i].astype("float32") * w[i].astype("float32"))
+    y = te.compute((24,), lambda i: product[i].astype("bfloat16") + w[i], name="y")
+    z = te.compute((24,), lambda i: product[i].astype("float16") - x[i], name="z")
+    return te.function("halves", [x, w, y, z])
+
+
+HALVES = [
+    np.linspace(-3, 7, 24).astype(np.float16),
+    np.linspace(-9, 70000, 24).astype(numpy_dtype("bfloat16")),
+]
 INPUTS = [
     np.array([1.5], np.float32),
     np.linspace(-3, 7, 100, dtype=np.float32),
 ]
+
+
+PLACED = {target: [saxpy(), halves()] for target, _, _ in HERE.values()}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +116,7 @@ def client(address):
 @pytest.fixture(scope="module")
 def artifact(client):
     """One artifact of one request with a slice for each target."""
-    return client.build({target: [saxpy()] for target, _, _ in HERE.values()}, variants=True)
+    return client.build(PLACED, variants=True)
 
 
 @pytest.mark.parametrize("device", KINDS)
@@ -115,6 +132,11 @@ def test_slice_of_one_artifact_runs_on_its_own_device_bit_for_bit(device, client
         assert len(timed.samples_ns) == 2
         (expected,) = interpret(saxpy(), INPUTS)
         assert module["saxpy"](*INPUTS).tobytes() == expected.tobytes()
+        for found, wanted in zip(
+            module["halves"](*HALVES), interpret(halves(), HALVES), strict=True
+        ):
+            assert found.dtype == wanted.dtype
+            assert found.tobytes() == wanted.tobytes()
 
 
 def fits(device, target):
@@ -143,7 +165,7 @@ def test_device_refuses_every_other_slice_by_name(device, client, artifact):
 
 
 def test_built_on_the_farm_and_here_it_is_the_same_artifact(artifact):
-    here = farm.build({target: [saxpy()] for target, _, _ in HERE.values()}, variants=True)
+    here = farm.build(PLACED, variants=True)
     assert here.digest == artifact.digest
 
 

@@ -10,6 +10,7 @@ import pytest
 from farm.artifact import ParamSpec, check_inputs
 from farm.cli.files import read_array
 from farm.cli.run import random_array, summary
+from farm.core.elements import numpy_dtype
 from farm.errors import InvalidArguments, InvalidInput
 
 SPEC = ParamSpec("a", "int8", (2, 3), "input")
@@ -37,6 +38,24 @@ def test_array_of_the_parameter_is_read_in_either_order(saved):
 def test_scalar_is_read_as_a_scalar(saved):
     read = read_array(saved(np.float32(2.5)), ParamSpec("s", "float32", (), "input"))
     assert (read.shape, read.tolist()) == ((), 2.5)
+
+
+def test_bfloat16_is_read_from_what_numpy_saves_of_it(saved):
+    spec = ParamSpec("h", "bfloat16", (3,), "input")
+    array = np.array([1.5, -2, np.inf], numpy_dtype("bfloat16"))
+    read = read_array(saved(array), spec)
+    assert (read.dtype, read.tobytes()) == (array.dtype, array.tobytes())
+    for other in (array.astype(np.float16), array.view(np.uint16)):
+        with pytest.raises(InvalidArguments, match=r"save bfloat16\[3\]"):
+            read_array(saved(other), spec)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_random_floats_of_16_bits_are_between_one_and_minus_one(dtype):
+    found = random_array(ParamSpec("h", dtype, (100,), "input"), 3)
+    assert found.dtype == numpy_dtype(dtype)
+    assert len(np.unique(found.astype(np.float32))) > 10
+    assert np.abs(found.astype(np.float32)).max() <= 1
 
 
 @pytest.mark.parametrize(

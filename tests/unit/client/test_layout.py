@@ -10,9 +10,12 @@ from hypothesis.extra import numpy as arrays
 
 from farm.artifact import ParamSpec, Signature
 from farm.client.layout import layout_of
+from farm.core.elements import numpy_dtype
 from farm.errors import InvalidArguments
 
-DTYPES = st.sampled_from(["bool", "int8", "uint16", "int32", "uint64", "float32", "float64"])
+DTYPES = st.sampled_from(
+    ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"]
+)
 SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
 SPECS = st.lists(st.tuples(DTYPES, SHAPES), min_size=1, max_size=3)
 
@@ -37,6 +40,18 @@ def test_what_is_packed_comes_back(specs, calls, data):
             assert result.tobytes() == array.tobytes()
             assert isinstance(result, np.ndarray)
             assert result.flags.writeable
+
+
+def test_bfloat16_is_packed_and_unpacked_and_stands_for_nothing_else():
+    layout = echo([("bfloat16", (2, 2))])
+    array = np.arange(4).reshape(2, 2).astype(numpy_dtype("bfloat16"))
+    packed = b"".join(layout.pack([array]))
+    (back,) = layout.unpack_all(packed, 1)
+    assert back.dtype == array.dtype
+    assert back.tobytes() == array.tobytes() == packed
+    for wrong in ("float16", "uint16", "V2"):
+        with pytest.raises(InvalidArguments, match=r"pass bfloat16\[2, 2\]"):
+            layout.pack([array.view(wrong)])
 
 
 def test_array_in_another_order_is_packed_row_by_row():

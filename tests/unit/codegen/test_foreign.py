@@ -183,7 +183,7 @@ def c_of_every_type():
     """Each type by its value and through a pointer, in one function."""
     types = {
         dtype: {"bool": "bool", "float32": "float", "float64": "double"}.get(
-            str(dtype), f"{dtype}_t"
+            str(dtype), "uint16_t" if dtype.is_half else f"{dtype}_t"
         )
         for dtype in DType
     }

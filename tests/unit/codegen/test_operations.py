@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from farm.ir import DType
+from farm.ir import DType, LoopKind
 from farm.ir.expr import (
     Binary,
     BinaryOp,
@@ -21,6 +21,8 @@ from farm.ir.expr import (
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
 FLOATS = [dtype for dtype in DType if dtype.is_float]
+HALVES = [dtype for dtype in DType if dtype.is_half]
+WIDE = [dtype for dtype in DType if dtype.size_bytes >= 4]
 
 BITS = (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR)
 ARITHMETIC = (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
@@ -88,12 +90,60 @@ def test_cast_of_64_bits_at_rounding_boundaries_equals_interpreter(
     check_all_ways(elementwise_function("casts", {"a": a}, expressions), [a])
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("kind", [LoopKind.SERIAL, LoopKind.VECTORIZED])
+def test_floats_of_16_bits_equal_the_interpreter_in_every_way_to_compute_them(
+    dtype, kind, elementwise_function, pairs, check_all_ways
+):
+    """All operations at once: a chain of them must round after each."""
+    bits = np.random.default_rng(5).integers(0, 1 << 16, (2, 800)).astype(np.uint16)
+    a, b = (np.concatenate(both) for both in zip(pairs(dtype), bits.view(dtype.numpy), strict=True))
+    made = {f"{op.value}_": lambda x, y, i, op=op: Binary(op, x, y) for op in operations_of(dtype)}
+    made["chain"] = lambda x, y, i: (x * y + x) * const(0.1, dtype) - y
+    made["square_root"] = lambda x, y, i: Math(MathOp.SQRT, x * y)
+    made["moved"] = lambda x, y, i: x
+    made["reduced"] = lambda x, y, i: (x.astype("float32") * y.astype("float32")).astype(dtype)
+    made["less"] = lambda x, y, i: Compare(CompareOp.LT, x, y)
+    made["whole"] = lambda x, y, i: Cast(DType.INT16, x)
+    check_all_ways(elementwise_function("halves", {"a": a, "b": b}, made, kind), [a, b])
+
+
+@pytest.mark.parametrize("source", WIDE, ids=str)
+def test_cast_to_16_bits_at_rounding_boundaries_equals_interpreter(
+    source, elementwise_function, check_all_ways
+):
+    """Around each tie between floats of 16 bits that lie at random, and at ends and beyond them."""
+    rng = np.random.default_rng(8)
+    wide = np.array([], np.float64)
+    for half in HALVES:
+        bits = rng.integers(0, 1 << 15, 700).astype(np.uint16)
+        low, high = (b.view(half.numpy).astype(np.float64) for b in (bits, bits + 1))
+        low, high = (v[np.isfinite(low) & np.isfinite(high)] for v in (low, high))
+        ties = (low + high) / 2
+        wide = np.concatenate(
+            [wide, ties, *(ties * (1 + d * 2.0**-e) for d in (1, -1) for e in (52, 23))]
+        )
+    wide = np.concatenate([wide, -wide, [3.3961775e38, 65520.0, 65519.99999999999, 1e300, 5e-324]])
+    if source.is_float:
+        with np.errstate(all="ignore"):
+            a = wide.astype(source.numpy)
+    else:
+        whole = [int(v) + d for v in wide if abs(v) < 2**64 for d in (-1, 0, 1)]
+        a = np.array([v for v in whole if source.min <= v <= source.max], source.numpy)
+    expressions = {f"to_{d}": lambda x, i, d=d: Cast(d, x) for d in HALVES}
+    check_all_ways(elementwise_function("casts", {"a": a}, expressions), [a])
+    check_all_ways(
+        elementwise_function("casts", {"a": a[:999]}, expressions, LoopKind.VECTORIZED), [a[:999]]
+    )
+
+
 @pytest.mark.parametrize("source", FLOATS, ids=str)
 def test_cast_of_floats_around_integer_limits_equals_interpreter(
     source, elementwise_function, check_all_ways
 ):
     limits = [float(n) for d in INTEGERS for n in (d.min, d.max, d.max + 1, d.max // 2)]
-    steps = [np.array(limits, source.numpy)]
+    with np.errstate(over="ignore"):
+        steps = [np.array(limits, source.numpy)]
     for towards in (np.inf, -np.inf):
         last = steps[0]
         for _ in range(3):

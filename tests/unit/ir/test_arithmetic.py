@@ -6,17 +6,20 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.core.elements import is_float
 from farm.ir.arithmetic import binary_function, caster, math_function, round_float, wrap
 from farm.ir.dtype import DType
 from farm.ir.expr import BinaryOp, MathOp
 
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]
-FLOATS = [DType.FLOAT32, DType.FLOAT64]
+HALVES = [DType.FLOAT16, DType.BFLOAT16]
+FLOATS = [*HALVES, DType.FLOAT32, DType.FLOAT64]
 Array = np.ndarray[Any, Any]
 MIN_MAX = {
     BinaryOp.MIN: lambda a, b: np.where(a < b, a, b),
@@ -29,13 +32,38 @@ def samples(dtype: DType) -> Array:
     if dtype is DType.BOOL:
         return np.array([False, True])
     if dtype.is_float:
-        info = np.finfo(dtype.numpy)
+        info = ml_dtypes.finfo(dtype.numpy)
         magnitudes = [0.0, info.tiny, info.smallest_subnormal, info.eps, 0.1, 0.5, 1.0, 1.5, 2.5]
         magnitudes += [3.0, 7.7, 127.5, 2.0**24 + 2, 2.0**31, 2.0**63, info.max, math.inf]
-        return np.array([*magnitudes, *(-m for m in magnitudes), math.nan], dtype.numpy)
+        with np.errstate(over="ignore"):
+            return np.array([*magnitudes, *(-m for m in magnitudes), math.nan], dtype.numpy)
     powers = {1 << bit for bit in range(0, dtype.bits, 3)} | {dtype.max, 3, 7, 100}
     near = {sign * p + d for p in powers for d in (-1, 0, 1) for sign in (1, -1)} | {dtype.min}
     return np.array(sorted(v for v in near if dtype.min <= v <= dtype.max), dtype.numpy)
+
+
+BITS = np.arange(1 << 16, dtype=np.uint16)
+FINITE = {
+    DType.FLOAT16: np.unique(BITS[BITS & 0x7C00 != 0x7C00].view(np.float16)).astype(np.float64),
+    DType.BFLOAT16: np.unique((BITS[BITS & 0x7F80 != 0x7F80].astype("u4") << 16).view("f4")).astype(
+        np.float64
+    ),
+}
+"""All values of a type of 16 bits, sorted."""
+
+
+def nearest(value: Fraction, dtype: DType) -> float:
+    """The value of a type that is nearest: of two equally near ones that with the even significand."""
+    finite = FINITE[dtype]
+    beyond = Fraction(finite[-1]) + (Fraction(finite[-1]) - Fraction(finite[-2])) / 2
+    if abs(value) >= beyond:
+        return math.inf if value > 0 else -math.inf
+    at = int(np.searchsorted(finite, float(value)))
+    around = [Fraction(x) for x in finite[max(at - 2, 0) : at + 2].tolist()]
+    least = min(abs(x - value) for x in around)
+    best = [x for x in around if abs(x - value) == least]
+    bits = [int(np.array(float(x), dtype.numpy).view(np.uint16)) for x in best]
+    return float(best[bits.index(min(bits, key=lambda b: b & 1))])
 
 
 def pairs(dtype: DType) -> tuple[Array, Array]:
@@ -74,11 +102,12 @@ FLOAT_ORACLES = MIN_MAX | {
 def assert_same_bits(found: list[Any], expected: Array, *operands: Array) -> None:
     """Compare with the sign of zero; any NaN equals any NaN."""
     got = np.array(found, expected.dtype)
-    same = got == expected
-    if got.dtype.kind == "f":
-        same = (same & (np.signbit(got) == np.signbit(expected))) | (
-            np.isnan(got) & np.isnan(expected)
-        )
+    with np.errstate(invalid="ignore"):  # bfloat16 says it of a NaN
+        same = got == expected
+        if is_float(got.dtype):
+            same = (same & (np.signbit(got) == np.signbit(expected))) | (
+                np.isnan(got) & np.isnan(expected)
+            )
     wrong = np.flatnonzero(~same)[:5]
     assert not wrong.size, [(*(x[i] for x in operands), got[i], expected[i]) for i in wrong]
 
@@ -153,7 +182,37 @@ def test_cast_from_integers_equals_numpy(dtype: DType) -> None:
     for source in (*INTEGERS, DType.BOOL):
         values = samples(source)
         found = apply(caster(source, dtype), values)
-        assert_same_bits(found, values.astype(dtype.numpy), values)
+        with np.errstate(over="ignore"):
+            assert_same_bits(found, values.astype(dtype.numpy), values)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@given(value=st.integers(-(2**63), 2**64 - 1) | st.integers(-70_000, 70_000))
+def test_cast_of_integer_to_a_float_of_16_bits_is_the_nearest(dtype: DType, value: int) -> None:
+    source = DType.INT64 if value < 2**63 else DType.UINT64
+    assert caster(source, dtype)(value) == nearest(Fraction(value), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@given(bits=st.integers(0, 2**16 - 2), part=st.sampled_from([0, 1, 2, 3]), near=st.integers(-2, 2))
+def test_rounding_to_16_bits_around_every_tie_is_the_nearest(
+    dtype: DType, bits: int, part: int, near: int
+) -> None:
+    ends = np.array([bits, bits + 1], np.uint16).view(dtype.numpy).astype(np.float64)
+    if np.isfinite(ends).all():
+        value = float(ends[0] + (ends[1] - ends[0]) * part / 4) * (1 + near * 2.0**-52)
+        assert round_float(value, dtype) == nearest(Fraction(value), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@given(value=st.floats())
+def test_rounding_of_any_float_to_16_bits_is_the_nearest(dtype: DType, value: float) -> None:
+    rounded = round_float(value, dtype)
+    if math.isfinite(value):
+        assert rounded == nearest(Fraction(value), dtype)
+        assert math.copysign(1, rounded) == math.copysign(1, value)
+    else:
+        assert repr(rounded) == repr(value)
 
 
 @pytest.mark.parametrize("source", FLOATS)
@@ -200,7 +259,12 @@ def test_square_root_and_floor_equal_numpy_bit_for_bit(dtype: DType) -> None:
 @pytest.mark.parametrize("op", [MathOp.EXP, MathOp.TANH])
 def test_exponential_and_tangent_are_near_numpy_and_total(op: MathOp) -> None:
     oracle = {MathOp.EXP: np.exp, MathOp.TANH: np.tanh}[op]
-    for dtype in FLOATS:
+    for dtype in HALVES:
+        values = np.concatenate([samples(dtype), np.linspace(-110, 90, 999).astype(dtype.numpy)])
+        with np.errstate(all="ignore"):
+            expected = oracle(values.astype(np.float64)).astype(dtype.numpy)
+        assert_same_bits(apply(math_function(op, dtype), values), expected, values)
+    for dtype in (DType.FLOAT32, DType.FLOAT64):
         values = np.concatenate([samples(dtype), np.linspace(-110, 90, 999, dtype=dtype.numpy)])
         with np.errstate(all="ignore"):
             expected = oracle(values)

@@ -50,12 +50,13 @@ def test_integers_stay():
     assert widened(function) == function
 
 
-def test_nothing_of_float32_is_left():
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_nothing_of_a_narrower_float_is_left(dtype):
     x = te.placeholder((4,), "int32", name="x")
-    y = te.compute((4,), lambda i: x[i].astype("float32") / 3.0, name="y")
+    y = te.compute((4,), lambda i: x[i].astype(dtype) / 3.0, name="y")
     wide = widened(te.function("f", [x, y]))
     kinds = {expr.dtype for stmt in walk(wide.body) for expr in expressions(stmt)}
-    assert DType.FLOAT32 not in kinds
+    assert DType(dtype) not in kinds
     assert [it.buffer.dtype for it in wide.params] == [DType.INT32, DType.FLOAT64]
 
 
