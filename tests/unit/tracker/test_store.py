@@ -157,6 +157,7 @@ def test_store_write_is_whole_or_absent(path):
         "meta": 1,
         "agents": 0,
         "devices": 0,
+        "counters": 0,
         "leases": 0,
         "builds": 0,
         "attempts": 0,

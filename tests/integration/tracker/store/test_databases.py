@@ -172,6 +172,7 @@ def test_store_gives_back_jobs_and_attempts_on_the_new_clock(reopened):
         queue_until=150.0 + shift,
         forget_at=shift,
         not_before=99.0 + shift,
+        elsewhere_until=160.0 + shift,
     )
     assert replace(ended, story=()) == replace(
         ENDED,
@@ -179,6 +180,7 @@ def test_store_gives_back_jobs_and_attempts_on_the_new_clock(reopened):
         queued_at=70.0 + shift,
         not_before=99.0 + shift,
         queue_until=150.0 + shift,
+        elsewhere_until=160.0 + shift,
         ended_at=80.0 + shift,
         forget_at=86_480.0 + shift,
     )
