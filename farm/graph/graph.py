@@ -68,7 +68,7 @@ class Graph:
         Of inputs and of what nodes make, by name; a type may add a quantisation to what the operator says. Constants
         may have one, to say theirs.
     constants
-        Arrays by name. They are not copied; do not change them.
+        Arrays by name. They are not copied, so do not change them; those of the graph itself cannot be written to.
 
     Attributes
     ----------
@@ -104,8 +104,11 @@ class Graph:
         self._set("nodes", tuple(map(self._checked, self.nodes)))
         for name in ("inputs", "outputs"):
             self._set(name, tuple(getattr(self, name)))
-        for name in ("types", "constants"):
-            self._set(name, MappingProxyType(dict(getattr(self, name))))
+        self._set("types", MappingProxyType(dict(self.types)))
+        held = {name: array.view() for name, array in self.constants.items()}
+        for array in held.values():
+            array.flags.writeable = False
+        self._set("constants", MappingProxyType(held))
         self._set("makers", MappingProxyType({node.output: node for node in self.nodes}))
         readers: dict[str, list[Node]] = {}
         for node in self.nodes:

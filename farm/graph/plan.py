@@ -9,7 +9,8 @@ after the other, compute the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm import te
@@ -133,9 +134,10 @@ def make_plan(partition: Partition) -> Plan:
     graph = partition.graph
     constants: dict[str, Array] = {}
     steps = tuple(_step(placed, constants) for placed in partition.regions)
-    cuts = _cuts(graph, steps)
+    uses = _Uses(graph, steps)
+    cuts = _cuts(uses)
     segments = tuple(
-        _segment(graph, steps, first, last, number if len(cuts) > 1 else None)
+        _segment(uses, first, last, number if len(cuts) > 1 else None)
         for number, (first, last) in enumerate(cuts)
     )
     return Plan(partition, segments, constants)
@@ -152,57 +154,72 @@ def _step(placed: Placed, constants: dict[str, Array]) -> Step:
     return Step(placed, region.inputs, tuple(names), region.outputs)
 
 
-def _cuts(graph: Graph, steps: Sequence[Step]) -> list[tuple[int, int]]:
+class _Uses:
+    """The steps, and the last step that reads each value; the number of steps for outputs of the graph."""
+
+    def __init__(self, graph: Graph, steps: Sequence[Step]) -> None:
+        self.graph, self.steps = graph, steps
+        self.last = {value: place for place, step in enumerate(steps) for value in step.inputs}
+        self.last.update(dict.fromkeys(graph.outputs, len(steps)))
+
+
+def _cuts(uses: _Uses) -> list[tuple[int, int]]:
     """Return ranges of steps whose host functions do not take too many arrays."""
     cuts: list[tuple[int, int]] = []
     first = 0
-    for last in range(1, len(steps) + 1):
-        taken, needed, given = _ends(graph, steps, first, last)
-        if len(taken) + len(needed) + len(given) > MAX_PARAMS and last - 1 > first:
-            cuts.append((first, last - 1))
-            first = last - 1
-    cuts.append((first, len(steps)))
+    arrays: set[str] = set()  # constants, and values from outside
+    living: set[str] = set()  # values from inside that later steps read
+    for place, step in enumerate(uses.steps):
+        made = living | set(step.outputs)
+        grown = arrays | set(step.constants) | {v for v in step.inputs if v not in living}
+        given = {value for value in made if uses.last[value] > place}
+        if place > first and len(grown) + len(given) > MAX_PARAMS:
+            cuts.append((first, place))
+            first = place
+            grown = {*step.constants, *step.inputs}
+            given = {value for value in step.outputs if uses.last[value] > place}
+        arrays, living = grown, given
+    cuts.append((first, len(uses.steps)))
     return cuts
 
 
-def _ends(
-    graph: Graph, steps: Sequence[Step], first: int, last: int
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return what a range of steps takes from outside, its constants, and what it gives."""
-    inside = steps[first:last]
+def _segment(uses: _Uses, first: int, last: int, number: int | None) -> Segment:
+    inside = tuple(uses.steps[first:last])
     made = dict.fromkeys(value for step in inside for value in step.outputs)
     read = dict.fromkeys(value for step in inside for value in step.inputs)
     needed = dict.fromkeys(name for step in inside for name in step.constants)
-    later = {value for step in steps[last:] for value in step.inputs}
-    given = tuple(value for value in made if value in later or value in graph.outputs)
-    return tuple(value for value in read if value not in made), tuple(needed), given
+    given = tuple(value for value in made if uses.last[value] >= last)
+    stem = stem_of(uses.graph)
+    return Segment(
+        stem if number is None else f"{stem}_part{number}",
+        inside,
+        tuple(value for value in read if value not in made),
+        tuple(needed),
+        given,
+        _buffers(uses, first, inside, set(given)),
+    )
 
 
-def _segment(
-    graph: Graph, steps: Sequence[Step], first: int, last: int, number: int | None
-) -> Segment:
-    taken, needed, given = _ends(graph, steps, first, last)
-    inside = tuple(steps[first:last])
-    symbol = stem_of(graph) if number is None else f"{stem_of(graph)}_part{number}"
-    return Segment(symbol, inside, taken, needed, given, _buffers(graph, inside, given))
-
-
-def _buffers(graph: Graph, steps: Sequence[Step], given: Sequence[str]) -> tuple[Buffer, ...]:
+def _buffers(
+    uses: _Uses, first: int, steps: Sequence[Step], given: Collection[str]
+) -> tuple[Buffer, ...]:
     """Give each value that stays inside a buffer; values of one type share it if they do not live at once."""
-    last = {value: place for place, step in enumerate(steps) for value in step.inputs}
     held: list[tuple[ValueType, list[str], list[tuple[int, int]]]] = []
+    ends: dict[ValueType, list[tuple[int, int]]] = {}  # heaps: when a buffer is free, its number
     for place, step in enumerate(steps):
         for value in step.outputs:
             if value in given:
                 continue
-            kind, end = graph.types[value].plain, last[value]
-            for other, values, lives in held:
-                if other == kind and lives[-1][1] < place:
-                    values.append(value)
-                    lives.append((place, end))
-                    break
+            kind, end = uses.graph.types[value].plain, uses.last[value] - first
+            free = ends.setdefault(kind, [])
+            if free and free[0][0] < place:
+                number = heapq.heappop(free)[1]
             else:
-                held.append((kind, [value], [(place, end)]))
+                number = len(held)
+                held.append((kind, [], []))
+            held[number][1].append(value)
+            held[number][2].append((place, end))
+            heapq.heappush(free, (end, number))
     return tuple(Buffer(kind, tuple(values), tuple(lives)) for kind, values, lives in held)
 
 

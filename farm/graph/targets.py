@@ -8,6 +8,7 @@ Invariant: a layer is claimed only after it was compiled.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +27,10 @@ from farm.graph.pattern import Pattern, constant, either, op, optional, wildcard
 from farm.graph.types import Array, value_type
 from farm.ir import Function, serialise
 from farm.target import Target
+
+
+_WHERE = re.compile(r"^function layer on [^:]{1,80}: |; (?:or )?place it (?:on the CPU|elsewhere)$")
+"""What a report says in other places."""
 
 
 class TargetBackend:
@@ -49,11 +54,12 @@ class TargetBackend:
 
     @property
     def patterns(self) -> Sequence[Pattern]:
-        """Dense layers: a product with a bias, rescaling and limits, as far as they are there."""
+        """Products and convolutions with a bias, rescaling and limits, as far as they are there."""
         x, w = wildcard("x"), constant("weight")
         plain = op("matmul", x, w, name="product", transpose_a=False)
         product = either(op("dense", x, w, name="product"), plain)
-        biased = either(op("dense", x, w, constant("bias"), name="product"), product)
+        convolution = op("conv2d", x, w, name="product")
+        biased = either(op("dense", x, w, constant("bias"), name="product"), product, convolution)
         total = optional("add", biased, constant("bias"), name="total")
         scaled = optional("requantize", total, constant("multiplier"), constant("shift"))
         return (Pattern("layer", optional("clip|relu", scaled), 10, self._check),)
@@ -61,7 +67,10 @@ class TargetBackend:
     def _check(self, match: Match) -> str | None:
         graph = extract(match.graph, "layer", match.nodes, match.outputs)
         function, _ = layer_function(graph)
-        self._compile(function)  # raises why not
+        try:
+            self._compile(function)
+        except UnsupportedFunction as error:
+            return _WHERE.sub("", error.message)
         return None
 
     def compile(self, region: Region, options: Options) -> FunctionCode:
