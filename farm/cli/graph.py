@@ -302,8 +302,11 @@ def _file_name(value: str) -> str:
 def _agrees(found: Array, wanted: Array) -> bool:
     import numpy as np
 
-    if found.dtype.kind == "f":
-        return bool(np.allclose(found, wanted, FLOAT_RTOL, FLOAT_ATOL, equal_nan=True))
+    from farm.core.elements import is_float
+
+    if is_float(found.dtype):
+        single = found.astype(np.float64)
+        return bool(np.allclose(single, wanted, FLOAT_RTOL, FLOAT_ATOL, equal_nan=True))
     return bool(np.array_equal(found, wanted))
 
 

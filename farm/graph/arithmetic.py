@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from farm.core.elements import is_float
 from farm.graph.types import Array
 from farm.ir import DType
 
@@ -27,8 +28,7 @@ _EXACT_TERMS = 1 << 20
 
 def wide(array: Array) -> Array:
     """Return an array in the type in which it is computed: float64, uint64 or int64."""
-    kind = array.dtype.kind
-    if kind == "f":
+    if is_float(array.dtype):
         return array.astype(np.float64)
     return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64)
 

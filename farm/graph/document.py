@@ -114,7 +114,8 @@ def _type_object(kind: ValueType) -> dict[str, object]:
 
 
 def _array_object(array: Array) -> dict[str, object]:
-    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    whole = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
+    little = whole.astype(whole.dtype.newbyteorder("<"), copy=False)
     return {
         "shape": list(array.shape),
         "dtype": array.dtype.name,
@@ -209,5 +210,6 @@ def _array(what: str, value: object) -> Array:
         raise _wrong(f"{what} has {len(data)} bytes; {kind} needs {kind.size_bytes}")
     if kind.dtype is DType.BOOL and data.strip(b"\0\1"):
         raise _wrong(f"{what} has bytes that are neither 0 nor 1")
-    held = np.frombuffer(data, kind.dtype.numpy.newbyteorder("<")).reshape(shape)
-    return held.astype(kind.dtype.numpy)
+    size = kind.dtype.size_bytes
+    held = np.frombuffer(data, f"<u{size}").astype(f"u{size}")  # a copy, in this machine's order
+    return held.view(kind.dtype.numpy).reshape(shape)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from farm.core.elements import is_float
 from farm.errors import InvalidArguments
 from farm.graph.arithmetic import COMPUTE
 from farm.graph.graph import Graph, Node
@@ -98,4 +99,4 @@ def checked_inputs(graph: Graph, inputs: Sequence[Array] | Mapping[str, Array]) 
 
 
 def _held(array: Array) -> Array:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    return array.astype(np.float64) if is_float(array.dtype) else array

@@ -28,7 +28,6 @@ from farm.graph.types import Array, value_type
 from farm.ir import Function, serialise
 from farm.target import Target
 
-
 _WHERE = re.compile(r"^function layer on [^:]{1,80}: |; (?:or )?place it (?:on the CPU|elsewhere)$")
 """What a report says in other places."""
 

@@ -131,7 +131,7 @@ def test_layer_of_any_form_is_one_region_of_the_accelerator(changes: dict[str, A
 
 
 def test_layer_that_the_accelerator_refuses_says_why_and_runs_on_the_cpu() -> None:
-    built, _ = check(layer(dtype="uint8", scaled=False), [TargetBackend("ea")])
+    built, _ = check(layer(dtype="uint8", bias="none", scaled=False), [TargetBackend("ea")])
     assert {p.region.backend for p in built.partition.regions} == {"cpu"}
     assert next(iter(built.partition.reasons.values())) == (
         "ea: layer: out0 is reduced, but not as int32 sum of int8 A[i, k] * W[k, j] from 0"

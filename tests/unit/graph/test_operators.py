@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from farm.errors import InvalidGraph
-from farm.graph import OPERATORS, GraphBuilder, execute, find_operator
+from farm.graph import OPERATORS, GraphBuilder, execute, find_operator, from_json, to_json
 from farm.graph.arithmetic import COMPUTE
-from farm.ir import interpret
+from farm.ir import as_dtype, interpret
 from farm.te import function, placeholder
 
 Array = np.ndarray[Any, Any]
@@ -134,6 +134,29 @@ def test_reference_and_tensor_expression_agree(
     else:
         assert wanted.dtype == found.dtype
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("operator", ["relu", "add", "cast"])
+def test_other_floats_are_computed_in_float64(kind: str, operator: str) -> None:
+    b = GraphBuilder("one")
+    x = b.input("x", (2, 3), kind)
+    c = b.constant(np.float64([[0.5, 1, -2]]).astype(as_dtype(kind).numpy), "c")
+    operands, attributes = {
+        "relu": ((x,), {}),
+        "add": ((x, c), {}),
+        "cast": ((x,), {"dtype": kind}),
+    }[operator]
+    graph = from_json(to_json(b.finish(b.op(operator, *operands, **attributes))))
+    values = np.float64([[-1, 0.25, 3], [2, -4, 0]])
+    (found,) = execute(graph, [values.astype(as_dtype(kind).numpy)])
+    wanted = {
+        "relu": np.maximum(values, 0),
+        "add": values + np.float64([0.5, 1, -2]),
+        "cast": values,
+    }
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, wanted[operator])
 
 
 def test_every_operator_has_a_meaning_and_a_case() -> None:
