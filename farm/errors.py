@@ -296,6 +296,22 @@ class QuotaExceeded(FarmError):
     exit_code = 4
 
 
+class MeasuredSlower(FarmError):
+    """A comparison found a candidate slower than the first beyond its threshold; look at what changed."""
+
+    code = "MEASURED_SLOWER"
+    status = "FAILED_PRECONDITION"
+    exit_code = 9
+
+
+class Inconclusive(FarmError):
+    """A comparison ended before enough was known; give it more rounds, a larger threshold or a quieter device."""
+
+    code = "INCONCLUSIVE"
+    status = "FAILED_PRECONDITION"
+    exit_code = 11
+
+
 class NotAllowed(FarmError):
     """Your credentials do not allow this."""
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.api.v1 import device_pb2, measure_pb2, session_pb2
-from farm.core.digest import Digest
 from farm.errors import (
     FarmError,
     KernelCrashed,
@@ -26,6 +25,7 @@ from farm.errors import (
     TimeLimit,
 )
 from farm.measuring import Comparison, Measurement, Options, Status, Verdict
+from farm.measuring.checks import blobs_named, check_compare, check_subject
 from farm.measuring.statistics import compare, grade_of, joined, statistics_of
 from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD, ComparedPair
 from farm.measuring.wire import (
@@ -42,7 +42,6 @@ from farm_agents.device import LocalDevice
 from farm_agents.drivers.lock import DeviceLock
 from farm_agents.fingerprint import Facts, host_facts, host_name
 from farm_agents.reference import Reference, Unusable
-from farm_agents.requests import blobs_of, check_compare, check_subject, subject_blobs
 from farm_agents.session_worker import SessionWorker, raise_error
 from farm_agents.worker.processes import cpu_time_s
 
@@ -102,6 +101,7 @@ class Measuring:
         check_compare(request)
         try:
             async with asyncio.timeout(options.limit_s):
+                await self.cache.fetch_all(blobs_named(request.subjects, request.workload))
                 return comparison_to_proto(await self._compare(request, options))
         except TimeoutError:
             raise TimeLimit(
@@ -114,7 +114,7 @@ class Measuring:
         if request.WhichOneof("request") == "measure":
             with contextlib.suppress(FarmError):
                 await self.cache.fetch_all(
-                    _blobs([request.measure.subject], request.measure.workload)
+                    blobs_named([request.measure.subject], request.measure.workload)
                 )
 
     async def stop(self) -> None:
@@ -131,7 +131,7 @@ class Measuring:
         self, request: measure_pb2.MeasureRequest, options: Options, *, race: bool
     ) -> Measurement:
         subject, workload = request.subject, request.workload
-        await self.cache.fetch_all(_blobs([subject], workload))
+        await self.cache.fetch_all(blobs_named([subject], workload))
         blank = Measurement(
             Status.OK,
             cache=options.cache,
@@ -373,15 +373,3 @@ async def _kill(worker: SessionWorker) -> None:
 def _pair(first: Measurement, other: Measurement, threshold: float) -> ComparedPair:
     first.check_comparable(other)
     return compare(first.samples, other.samples, first.clock, threshold)
-
-
-def compare_blobs(request: measure_pb2.CompareRequest) -> list[Digest]:
-    """Return the blobs that a comparison needs."""
-    return _blobs(request.subjects, request.workload)
-
-
-def _blobs(subjects: Sequence[measure_pb2.Subject], workload: measure_pb2.Workload) -> list[Digest]:
-    found = [digest for subject in subjects for digest in subject_blobs(subject)]
-    if workload.HasField("reference"):
-        found += subject_blobs(workload.reference)
-    return found + blobs_of(workload.inputs)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 
-from farm.api.v1 import measure_pb2, session_pb2, tensor_pb2
+from farm.api.v1 import session_pb2, tensor_pb2
 from farm.core.digest import Digest, digest_of
 from farm.core.limits import (
     DEFAULT_LIMIT_S,
@@ -27,16 +27,7 @@ from farm.core.limits import (
 )
 from farm.core.wire import digest_from_proto
 from farm.errors import InvalidInput, KernelCrashed
-from farm.measuring.values import (
-    MAX_NAME_BYTES,
-    MAX_ROUNDS,
-    MAX_SUBJECTS,
-    MAX_THRESHOLD,
-    MIN_ROUNDS,
-    MIN_THRESHOLD,
-)
 
-MAX_SYMBOL = 256
 MAX_BATCH_BYTES = 48 << 20
 """A batch with all arrays in it, below the limit of a message."""
 
@@ -49,45 +40,6 @@ def blobs_of(tensors: Iterable[tensor_pb2.Tensor]) -> list[Digest]:
         for tensor in tensors
         if not tensor.inline and tensor.HasField("blob")
     ]
-
-
-def subject_blobs(subject: measure_pb2.Subject) -> list[Digest]:
-    """Return the blob that holds a candidate's artifact, unless that came with the request."""
-    return [] if subject.artifact.inline else [digest_from_proto(subject.artifact.digest)]
-
-
-def check_subject(subject: measure_pb2.Subject) -> None:
-    """Raise InvalidInput unless a candidate is named, and its artifact is what it is said to be."""
-    if not 0 < len(subject.symbol) <= MAX_SYMBOL or len(subject.name.encode()) > MAX_NAME_BYTES:
-        raise InvalidInput(
-            f"candidate {subject.name[:80]!r}: bad symbol or name ({subject.symbol[:80]!r}); use at most {MAX_SYMBOL} "
-            f"letters and {MAX_NAME_BYTES} bytes"
-        )
-    ref = subject.artifact
-    digest = digest_from_proto(ref.digest)
-    if ref.inline and (
-        len(ref.inline) > MAX_INLINE_ARTIFACT_BYTES or digest_of(ref.inline) != digest
-    ):
-        raise InvalidInput(
-            f"candidate {subject.name[:80]!r}: inline artifact of {len(ref.inline)} bytes is not {digest} of at most "
-            f"{MAX_INLINE_ARTIFACT_BYTES} bytes; store it and send its digest alone"
-        )
-
-
-def check_compare(request: measure_pb2.CompareRequest) -> None:
-    """Raise InvalidInput unless a comparison's numbers are in range."""
-    count = len(request.subjects)
-    if not 2 <= count <= MAX_SUBJECTS:
-        raise InvalidInput(f"compare: {count} candidates; send 2 to {MAX_SUBJECTS}")
-    for subject in request.subjects:
-        check_subject(subject)
-    if request.threshold and not MIN_THRESHOLD <= request.threshold <= MAX_THRESHOLD:
-        raise InvalidInput(
-            f"compare: threshold {request.threshold:g}; use {MIN_THRESHOLD:g} to {MAX_THRESHOLD:g}"
-        )
-    for rounds in filter(None, (request.min_rounds, request.max_rounds)):
-        if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
-            raise InvalidInput(f"compare: {rounds} rounds; use {MIN_ROUNDS} to {MAX_ROUNDS}")
 
 
 def check_load(load: session_pb2.LoadRequest) -> list[Digest]:

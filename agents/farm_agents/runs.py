@@ -18,7 +18,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from farm.api.v1 import agent_pb2, job_pb2, session_pb2
+from farm.api.v1 import agent_pb2, job_pb2, measure_pb2, session_pb2
 from farm.core.clock import Clock
 from farm.core.digest import Digest
 from farm.core.ids import AttemptId, DeviceId, Epoch, JobId, LeaseId
@@ -32,6 +32,7 @@ from farm.errors import (
     NotFound,
     TrackerUnreachable,
 )
+from farm.measuring.checks import blobs_named
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.failures import failed_from, failed_from_proto
@@ -171,6 +172,8 @@ class Runner:
     async def _execute(self, order: RunOrder, session: Session) -> job_pb2.JobResult:
         """Return what the kernel gave; its large outputs are in the outbox."""
         spec = _spec(order)
+        if spec.HasField("compare"):
+            return await self._compare(order, spec.compare, session)
         artifact = digest_from_proto(spec.artifact)
         await self._fetch(order, [artifact, *blobs_of(spec.inputs)])
         self._tell(RunMoved(order.attempt_id, RunPhase.LOADING))
@@ -194,6 +197,18 @@ class Runner:
             samples_ns=called.samples_ns,
             target=targets.get(spec.symbol, ""),
         )
+
+    async def _compare(
+        self, order: RunOrder, request: measure_pb2.CompareRequest, session: Session
+    ) -> job_pb2.JobResult:
+        """Return what came of a comparison, whatever that is."""
+        await self._fetch(order, list(blobs_named(request.subjects, request.workload)))
+        self._tell(RunMoved(order.attempt_id, RunPhase.LOADING))
+        self._tell(RunMoved(order.attempt_id, RunPhase.RUNNING))
+        request.options.limit_s = order.limit_s
+        found = await session.compare(request)
+        target = next((it.target for it in found.measurements if it.target), "")
+        return job_pb2.JobResult(comparison=found, target=target)
 
     async def _fetch(self, order: RunOrder, digests: Sequence[Digest]) -> None:
         backoff = Backoff(ceiling_s=STORE_WAIT_S)

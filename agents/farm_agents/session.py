@@ -36,7 +36,7 @@ from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.connection import Connection
 from farm_agents.device import LocalDevice
-from farm_agents.measuring import Measuring, compare_blobs
+from farm_agents.measuring import Measuring
 from farm_agents.requests import (
     batch_reply,
     blobs_of,
@@ -224,7 +224,6 @@ class Session:
 
     async def compare(self, request: measure_pb2.CompareRequest) -> measure_pb2.Comparison:
         """Compare candidates; see `Measuring.compare`."""
-        await self.cache.fetch_all(compare_blobs(request))
         return await self._measuring.compare(request)
 
     async def stop(self) -> None:

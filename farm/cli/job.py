@@ -38,7 +38,7 @@ def get(job_id: str, tracker: str | None, output: Output) -> None:
 
     \b
     JSON: {"job_id", "client_key", "account", "priority", "state", "outcome", "verdict", "selector",
-           "function", "artifact", "repeat", "limit_s", "submitted_at", "ended_at", "log_chunks",
+           "function", "candidates", "artifact", "repeat", "limit_s", "submitted_at", "ended_at", "log_chunks",
            "error": null or {"code", "message", "details"}, "attempts": [{"attempt_id", "device_id",
            "agent_id", "epoch", "state", "error", "started_at", "ended_at"}]}
     """  # noqa: D301 - click's mark
@@ -110,6 +110,7 @@ def job_json(job: JobInfo) -> dict[str, Any]:
         "verdict": job.verdict,
         "selector": job.selector,
         "function": job.symbol,
+        "candidates": list(job.candidates),
         "artifact": str(job.artifact) if job.artifact else None,
         "repeat": job.repeat,
         "limit_s": job.limit_s,
@@ -119,6 +120,12 @@ def job_json(job: JobInfo) -> dict[str, Any]:
         "error": _error_json(job.error),
         "attempts": [_attempt_json(attempt) for attempt in job.attempts],
     }
+
+
+def _work(job: JobInfo) -> str:
+    if job.candidates:
+        return f"compares   {', '.join(map(printable, job.candidates))}"
+    return f"function   {printable(job.symbol)}, repeat {job.repeat}"
 
 
 def headline(job: JobInfo) -> str:
@@ -142,7 +149,7 @@ def job_text(job: JobInfo) -> str:
     """Return all of a job for people."""
     lines = [
         headline(job),
-        f"  function   {printable(job.symbol)}, repeat {job.repeat}, limit {span(job.limit_s)}",
+        f"  {_work(job)}, limit {span(job.limit_s)}",
         f"  artifact   {job.artifact or '-'}",
         f"  device     {printable(job.selector) or 'any'}",
         f"  account    {printable(job.account) or '-'}, priority {job.priority}",

@@ -29,6 +29,8 @@ COMMANDS = {
     "inspect": "farm.cli.inspect",
     "export": "farm.cli.export",
     "run": "farm.cli.run",
+    "measure": "farm.cli.measure",
+    "compare": "farm.cli.compare",
     "submit": "farm.cli.submit",
     "wait": "farm.cli.wait",
     "logs": "farm.cli.logs",
@@ -68,9 +70,10 @@ Exit codes:
   0  ok                               6  infrastructure, or a bug
   1  the kernel failed                7  nobody can serve this
   2  usage, or rejected input         8  not allowed
-  3  build error                     10  tracker unreachable
-  4  time limit                     130  interrupted
-  5  cancelled
+  3  build error                      9  a comparison found a candidate slower
+  4  time limit                      10  tracker unreachable
+  5  cancelled                       11  a comparison ended inconclusive
+                                    130  interrupted
 
 With -o json a failure is {"error": {"code", "message", "details"}} on standard output; its code is stable.
 

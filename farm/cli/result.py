@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from farm.cli.compared import show_comparison
 from farm.cli.connection import connect, tracker_option
 from farm.cli.files import writable_folder
 from farm.cli.job import headline, job_argument, job_json
@@ -54,6 +55,7 @@ def command(
     JSON: {"job": as in `farm get`, "function", "target", "device_id",
            "outputs": [{"name", "dtype", "shape", "min", "max", "mean", "first", "path"}],
            "timing": null or {"timing_class", "median_s", "min_s", "samples_ns"}}
+          of a comparison as `farm compare`
     """  # noqa: D301 - click's mark
     with connect(tracker) as client:
         job = client.job(job_id)
@@ -72,6 +74,9 @@ def show(client: Client, job: Job, folder: Path | None, output: Output) -> None:
     if folder is not None:
         writable_folder(folder)
     result = job.result()
+    if result.comparison is not None:
+        show_comparison(result, output)
+        return
     names = _names(job, result)
     paths = save_outputs(folder, names, result.outputs) if folder is not None else {}
     devices = client.devices(f"device_id={result.device_id}") if result.device_id else []

@@ -213,20 +213,25 @@ class Batch:
                 self._changed.notify_all()
 
     def _artifact(self, candidate: Candidate) -> Artifact:
-        what = candidate.what
-        if isinstance(what, Artifact):
-            return what
-        if not isinstance(what, Function):
-            return Artifact.load(what)
-        target = as_target(candidate.target or what.target or "llvm")
         until = time.monotonic() + AWAY_S
         while True:
             try:
-                return self.client.build({target: [what]})
+                return artifact_of(self.client, candidate)
             except FarmError as error:
                 if not error.retryable or self._closing or time.monotonic() > until:
                     raise
                 time.sleep(PAUSE_S)
+
+
+def artifact_of(client: Client, candidate: Candidate) -> Artifact:
+    """Return a candidate's artifact: its own, that of its file, or built on the farm."""
+    what = candidate.what
+    if isinstance(what, Artifact):
+        return what
+    if not isinstance(what, Function):
+        return Artifact.load(what)
+    target = as_target(candidate.target or what.target or "llvm")
+    return client.build({target: [what]})
 
 
 def unexpected(error: Exception) -> InfrastructureError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,10 +22,8 @@ from farm.building import Progress, Request, Tuned, plan
 from farm.client import build as building
 from farm.client import run as running
 from farm.client.accounts import AccountCalls
-from farm.client.batch_measure import Batch, Plan
 from farm.client.info import AgentInfo, DeviceInfo
-from farm.client.jobs import JobCalls
-from farm.client.measuring import Candidate, Measured, Workload
+from farm.client.measure_calls import MeasureCalls
 from farm.client.operators import OperatorCalls
 from farm.client.run import RunOutcome
 from farm.client.session import Lease, Session
@@ -33,8 +31,7 @@ from farm.client.tokens import TokenCalls
 from farm.client.transfer import Store
 from farm.core.ids import random_id
 from farm.core.limits import DEFAULT_LIMIT_S
-from farm.errors import InvalidInput, NotAllowed, TimeLimit, TrackerUnreachable, Unauthenticated
-from farm.measuring import Options
+from farm.errors import NotAllowed, TimeLimit, TrackerUnreachable, Unauthenticated
 from farm.rpc import channel, digest_to_proto, rpc_errors
 from farm.rpc.blobs import BlobStub
 from farm.target import Selector, Target
@@ -43,7 +40,6 @@ DEFAULT_ADDRESS = "127.0.0.1:7460"
 ADDRESS_VARIABLE = "FARM_TRACKER"
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_TTL_S = 60.0
-MAX_BUILDS_AHEAD = 64
 
 
 def tracker_address(address: str | None = None) -> str:
@@ -82,7 +78,7 @@ def connect(address: str | None = None) -> Client:
     return client
 
 
-class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
+class Client(MeasureCalls, OperatorCalls, TokenCalls, AccountCalls):
     """A connection to a tracker; use it as a context manager. Threads may share it."""
 
     def __init__(self, address: str) -> None:
@@ -243,77 +239,6 @@ class Client(JobCalls, OperatorCalls, TokenCalls, AccountCalls):
                 return running.follow(self._runs.Run(request), self._store, leased)
 
         return self._store.sending(send)
-
-    def measure(
-        self,
-        candidates: Iterable[Candidate | None],
-        *,
-        workload: Workload | None = None,
-        selector: str = "",
-        devices: int | None = None,
-        options: Options | None = None,
-        builds_ahead: int = 8,
-        race: bool = True,
-        incumbent: float | None = None,
-    ) -> Iterator[Measured]:
-        """Build candidates and measure each in a process of its own, on several devices at once.
-
-        Results come in the order in which they are ready. Close the generator (or use it up) to give the devices back.
-
-        Parameters
-        ----------
-        candidates
-            Taken one by one in the thread that iterates over the results, and only `builds_ahead` ahead of the devices,
-            so that they may depend on results that were given before (ask and tell). ``None`` means: none before the
-            next result; if no result is awaited, that is the end.
-        workload
-            What they are called with, and what is right; by default random inputs, and numbers are not checked.
-        selector
-            As in `acquire`.
-        devices
-            On how many at a time; None: on all that match now.
-        options
-            How to measure; by default as in a search: few samples.
-        builds_ahead
-            Builds under way or waiting for a device, 1 to 64.
-        race
-            Give up early on what is ``options.race_factor`` times slower than the best so far on the same kind of host.
-        incumbent
-            A value to race against from the start, in the unit of the devices.
-
-        Yields
-        ------
-        Measured
-            One for each candidate.
-
-        Raises
-        ------
-        NobodyCanServe
-            No device matches, or nobody builds for a target.
-        InvalidInput
-            Two candidates have one key, or a parameter is out of range.
-        FarmError
-            The farm failed for two minutes without a result between; results that were given stand.
-        """
-        if not 1 <= builds_ahead <= MAX_BUILDS_AHEAD:
-            raise InvalidInput(f"measure: builds_ahead {builds_ahead}; use 1 to {MAX_BUILDS_AHEAD}")
-        if devices is not None and devices < 1:
-            raise InvalidInput(f"measure: devices {devices}; use 1 or more")
-        matching = len(self.devices(selector))
-        plan = Plan(
-            selector=str(Selector.parse(selector)),
-            devices=max(1, min(devices or matching, matching)),
-            workload=workload or Workload(),
-            options=options or Options(),
-            builds_ahead=builds_ahead,
-            race=race,
-            incumbent=incumbent,
-        )
-        batch = Batch(self, plan)
-        try:
-            yield from batch.measure(candidates)
-        finally:
-            batch.close()
 
     @property
     def store(self) -> Store:

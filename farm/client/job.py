@@ -23,6 +23,7 @@ from farm.errors import (
     NobodyCanServe,
     TimeLimit,
 )
+from farm.measuring import Comparison
 from farm.rpc import digest_from_proto, error_from_proto
 
 
@@ -113,6 +114,8 @@ class JobInfo:
         None while it has none: a verdict exists only if the run happened.
     artifact
         None in lists of jobs.
+    candidates
+        The names of those that a job compares; empty if it runs a function.
     error
         Set if the verdict is ``fail``, or the outcome is not ``completed``.
     submitted_at, ended_at
@@ -136,6 +139,7 @@ class JobInfo:
     submitted_at: float
     ended_at: float | None
     log_chunks: int
+    candidates: tuple[str, ...] = ()
 
     @staticmethod
     def from_proto(job: pb.Job) -> JobInfo:
@@ -161,6 +165,7 @@ class JobInfo:
             submitted_at=job.submitted_at,
             ended_at=job.ended_at or None,
             log_chunks=job.log_chunks,
+            candidates=tuple(subject.name for subject in run.compare.subjects),
         )
 
     @property
@@ -190,12 +195,15 @@ class JobResult:
         Wall time of each timed call on the device; empty unless repeats were asked for.
     target
         Canonical text of the target whose slice ran.
+    comparison
+        Of a job that compares.
     """
 
     outputs: tuple[Array, ...]
     samples_ns: tuple[int, ...]
     target: str
     job: JobInfo
+    comparison: Comparison | None = None
 
     @property
     def device_id(self) -> str:

@@ -24,6 +24,7 @@ from farm.client.patience import Patience
 from farm.core.ids import random_id
 from farm.core.limits import DEFAULT_LIMIT_S
 from farm.errors import InfrastructureError, NotFound
+from farm.measuring.wire import comparison_from_proto
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm.target import Selector
 
@@ -86,21 +87,46 @@ class JobCalls(Calls):
         InvalidInput
             Something is out of range, or the key was used for another request.
         """
-        key = client_key or random_id("submit")
-        selector = str(Selector.parse(selector))
+        text = str(Selector.parse(selector))
 
-        def request() -> pb.SubmitRequest:
-            run = pb.RunSpec(
-                selector=selector,
+        def run() -> pb.RunSpec:
+            return pb.RunSpec(
+                selector=text,
                 artifact=digest_to_proto(self._store.put_artifact(artifact)),
                 symbol=symbol,
                 inputs=self._store.tensors(arrays),
                 repeat=repeat,
                 limit_s=limit_s,
             )
+
+        return self.submit_run(
+            run,
+            priority=priority,
+            account=account,
+            client_key=client_key,
+            wait_for_device=wait_for_device,
+            queue_limit_s=queue_limit_s,
+            cancel_when_unwatched=cancel_when_unwatched,
+        )
+
+    def submit_run(
+        self,
+        run: Callable[[], pb.RunSpec],
+        *,
+        priority: int = 0,
+        account: str = "",
+        client_key: str = "",
+        wait_for_device: bool = False,
+        queue_limit_s: float = 0.0,
+        cancel_when_unwatched: bool = False,
+    ) -> Job:
+        """Submit what `run` returns, which stores the blobs that it names; all else as in `submit`."""
+        key = client_key or random_id("submit")
+
+        def request() -> pb.SubmitRequest:
             return pb.SubmitRequest(
                 client_key=key,
-                run=run,
+                run=run(),
                 priority=priority,
                 account=account,
                 wait_for_device=wait_for_device,
@@ -209,8 +235,15 @@ class Job:
             raise failure
         job = self._get()
         outputs = self._patience().call(lambda _: self._calls._store.arrays(job.result.outputs))
+        comparison = None
+        if job.result.HasField("comparison"):
+            comparison = comparison_from_proto(job.result.comparison)
         return JobResult(
-            outputs, tuple(job.result.samples_ns), job.result.target, JobInfo.from_proto(job)
+            outputs,
+            tuple(job.result.samples_ns),
+            job.result.target,
+            JobInfo.from_proto(job),
+            comparison,
         )
 
     def logs(

@@ -29,7 +29,7 @@ from farm.target import Target
 if TYPE_CHECKING:
     from farm.client.transfer import Store
 
-REFERENCE_SYMBOL = "reference"
+REFERENCE_NAME = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class Workload:
     ----------
     reference
         A function that computes the same: it is built in float64 and run once on each device. Or an artifact whose only
-        function takes and gives the same arrays, perhaps of wider types. None: numbers are not checked, and
-        `Measurement.checked` says so.
+        function (or `reference_symbol`) takes and gives the same arrays, perhaps of wider types. None: numbers are not
+        checked, and `Measurement.checked` says so.
     seed
         Of inputs, which the device generates: random values, and values that show typical faults.
     inputs
@@ -82,6 +82,7 @@ class Workload:
     seed: int = 0
     inputs: Sequence[Any] | None = None
     tolerance: float = 0.0
+    reference_symbol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,8 @@ def workload_message(
         artifact = workload.reference
         if isinstance(artifact, Function):
             artifact = reference_artifact(artifact, targets)
-        message.reference.CopyFrom(subject_of(artifact, "", REFERENCE_SYMBOL, store))
+        symbol = workload.reference_symbol
+        message.reference.CopyFrom(subject_of(artifact, symbol, REFERENCE_NAME, store))
     return message
 
 

@@ -26,6 +26,8 @@ from farm.core.limits import (
     MIN_LIMIT_S,
 )
 from farm.errors import InvalidInput, NotFound
+from farm.measuring.checks import blobs_named, check_compare, check_subject
+from farm.measuring.wire import options_from_proto
 from farm.rpc import digest_from_proto, digest_to_proto
 from farm_tracker.run_rows import parse_selector
 from farm_tracker.state.events import JobCancelled, JobSubmitted, JobWatched
@@ -255,12 +257,17 @@ class Jobs:
 
     def _settle_blobs(self, spec: job_pb2.RunSpec) -> None:
         """Check that every blob is there; store the inputs of a large spec as blobs. Blocking."""
+        compare = spec.compare
         if spec.ByteSize() > SMALL_SPEC_BYTES:
-            for tensor in spec.inputs:
+            for tensor in (*spec.inputs, *compare.workload.inputs):
                 if tensor.WhichOneof("content") == "inline":
                     tensor.blob.CopyFrom(digest_to_proto(self._blobs.put(tensor.inline)))
         wanted = [spec.artifact, *(it.blob for it in spec.inputs if it.HasField("blob"))]
-        missing = self._blobs.missing(map(digest_from_proto, wanted))
+        digests = [
+            *map(digest_from_proto, wanted),
+            *blobs_named(compare.subjects, compare.workload),
+        ]
+        missing = self._blobs.missing(digests)
         if missing:
             raise NotFound(f"job: {missing[0]} is not in the store; send it first")
 
@@ -278,6 +285,30 @@ def check_spec(spec: job_pb2.RunSpec) -> None:
             f"job: limit_s {spec.limit_s:g} is out of range; send {MIN_LIMIT_S:g} to {MAX_JOB_LIMIT_S:g}"
         )
     check_tensors(spec.inputs, "job: input")
+    if spec.HasField("compare"):
+        _check_compare(spec)
+
+
+def _check_compare(spec: job_pb2.RunSpec) -> None:
+    compare = spec.compare
+    check_compare(compare)
+    options_from_proto(compare.options)
+    check_tensors(compare.workload.inputs, "job: input")
+    first = compare.subjects[0]
+    named = [*compare.subjects]
+    if compare.workload.HasField("reference"):
+        check_subject(compare.workload.reference)
+        named.append(compare.workload.reference)
+    if any(subject.artifact.inline for subject in named):
+        raise InvalidInput("job: an artifact travels inside; store it and send its digest alone")
+    if (spec.artifact, spec.symbol) != (first.artifact.digest, first.symbol):
+        raise InvalidInput(
+            "job: artifact and symbol are not those of the first candidate; send those"
+        )
+    if spec.inputs or spec.repeat:
+        raise InvalidInput(
+            "job: a comparison has its inputs in its workload and no repeat; drop them"
+        )
 
 
 def check_tensors(tensors: Sequence[tensor_pb2.Tensor], what: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farm.api.v1 import job_pb2
+from farm.measuring.checks import blobs_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,6 +59,8 @@ def names_of(job: RunJob) -> Iterator[str]:
         spec = job_pb2.RunSpec.FromString(job.run)
         yield spec.artifact.sha256
         yield from _blobs(spec.inputs)
+        for digest in blobs_named(spec.compare.subjects, spec.compare.workload):
+            yield digest.sha256
     if job.result is not None:
         yield from _blobs(job_pb2.JobResult.FromString(job.result).outputs)
     for part in job.log:

@@ -60,6 +60,8 @@ class ClientEnd:
             )
         if kind == "load":
             self._session.needs(request.load.artifact.sha256)
+        if kind == "measure":  # all the measures of a session have it in common
+            self._session.needs(request.measure.workload.reference.artifact.digest.sha256)
         self._last_seq = request.seq
         request.seq += self._offset
         await self._session.to_agent(request)

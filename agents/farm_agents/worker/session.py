@@ -56,16 +56,24 @@ _ENTRY = b"\x0a"
 
 @dataclass(slots=True)
 class Session:
-    """What a session's child holds: the loader and what it has loaded, by module id from 1."""
+    """What a session's child holds: the loader and what it has loaded, by module id from 1.
+
+    Attributes
+    ----------
+    tell
+        Tells the agent something before the reply.
+    threads
+        Of the device.
+    """
 
     loader: Loader
     cache: Path
     out: Path
     allow_cpu: Callable[[float], None]
     replies: Replies
-    channel: socket.socket
-    threads: int = 1
     modules: list[LoadedModule] = field(default_factory=list)
+    tell: Callable[[session_pb2.SessionReply], None] = lambda reply: None
+    threads: int = 1
     _shorts: dict[tuple[int, str], ShortCall] = field(default_factory=dict)
 
     def answer(self, request: session_pb2.SessionRequest) -> session_pb2.SessionReply:
@@ -203,8 +211,7 @@ class Session:
 
     def _begin(self, seq: int) -> Callable[[], None]:
         """Return what tells the agent that time is taken from now on."""
-        reply = session_pb2.SessionReply(seq=seq, timing=True).SerializeToString()
-        return lambda: write_frame(self.channel, reply)
+        return lambda: self.tell(session_pb2.SessionReply(seq=seq, timing=True))
 
     def _module(self, module_id: int) -> LoadedModule:
         if not 1 <= module_id <= len(self.modules):
@@ -234,12 +241,17 @@ def serve(channel: socket.socket, config: Mapping[str, object]) -> None:
     allow_cpu = processes.limit_cpu if spec.kind == "qemu" else processes.limit_own_cpu
     out = Path(_text(config, "out"))
     cache = Path(_text(config, "cache"))
+    tell = functools.partial(_write, channel)
     session = Session(
-        spec.open(), cache, out, allow_cpu, Replies(out), channel, threads=spec.threads
+        spec.open(), cache, out, allow_cpu, Replies(out), tell=tell, threads=spec.threads
     )
     for frame in requests(channel, "farm-session"):
         request = session_pb2.SessionRequest.FromString(frame)
-        write_frame(channel, session.answer(request).SerializeToString())
+        _write(channel, session.answer(request))
+
+
+def _write(channel: socket.socket, reply: session_pb2.SessionReply) -> None:
+    write_frame(channel, reply.SerializeToString())
 
 
 def requests(channel: socket.socket, name: str) -> Iterator[bytes]:

@@ -171,8 +171,8 @@ class RunSpec(_message.Message):
 
     @_builtins.property
     def compare(self) -> _measure_pb2.CompareRequest:
-        """Instead of `artifact`, `symbol`, `inputs` and `repeat`; `limit_s` is the limit of all of it. A job that compared has
-        the verdict PASS, whatever came out.
+        """Compare candidates instead. Then `artifact` and `symbol` are those of the first one, `inputs` is empty and `repeat` 0,
+        all artifacts are in the store, and `limit_s` is the limit of all of it. The verdict is PASS, whatever came out.
         """
 
     def __init__(

@@ -10,7 +10,7 @@ from farm import te
 from farm.client import Candidate, Workload
 from farm.errors import InvalidInput, NobodyCanServe
 from farm.ir.declaration import functions_of
-from farm.measuring import CacheMode, Options, Status
+from farm.measuring import CacheMode, Options, Status, Verdict
 from farm.testing import EmbeddedFarm
 from farm.testing.agents import AgentPlan
 
@@ -110,7 +110,74 @@ def test_cache_modes_are_part_of_what_comes_back(client, cache):
     assert (found.status, found.measurement.cache) == (Status.OK, cache)
 
 
-def test_accelerator_is_timed_in_cycles_and_what_runs_beside_it_is_refused(client):
+def test_comparison_is_a_job_that_says_what_is_slower(client):
+    given = [handmade("right"), Candidate("own", candidates.twice(), TARGET), handmade("slow")]
+    options = Options(samples=3, sample_s=0.001, warm_up_s=0.02, budget_s=20.0, limit_s=100.0)
+    job = client.compare(
+        given,
+        workload=WORKLOAD,
+        selector=CPU,
+        options=options,
+        threshold=0.4,
+        rounds=(10, 20),
+        client_key="compare-1",
+    )
+    result = job.result(timeout_s=120)
+    found = result.comparison
+    assert [it.status for it in found.measurements] == [Status.OK] * 3
+    assert found.pairs[1].verdict is Verdict.SLOWER
+    assert found.pairs[1].low > 100
+    assert result.job.candidates == ("right", "own", "slow")
+    assert (result.outputs, result.device_id != "") == ((), True)
+    again = client.compare(
+        given,
+        workload=WORKLOAD,
+        selector=CPU,
+        options=options,
+        threshold=0.4,
+        rounds=(10, 20),
+        client_key="compare-1",
+    )
+    assert (again.job_id, again.existed) == (job.job_id, True)
+    (listed,) = [it for it in client.jobs(include_ended=True) if it.job_id == job.job_id]
+    assert listed.candidates == ("right", "own", "slow")
+
+
+def test_comparison_of_cycles_is_exact(client):
+    plain = product("plain")
+    job = client.compare(
+        [Candidate("one", plain, "ea"), Candidate("two", product("other"), "ea")],
+        workload=Workload(reference=plain),
+        selector="kind=ea",
+    )
+    found = job.result(timeout_s=120).comparison
+    (pair,) = found.pairs
+    assert (pair.verdict, pair.ratio, pair.low, pair.high) == (Verdict.SAME, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        (["right"], {}),
+        (["right", "right"], {}),
+        (["right", "slow"], {"threshold": 2.0}),
+        (["right", "slow"], {"rounds": (1, 2)}),
+    ],
+)
+def test_comparison_out_of_range_is_refused(client, names, more):
+    with pytest.raises(InvalidInput):
+        client.compare([handmade(name) for name in names], selector=CPU, **more)
+
+
+def test_comparison_with_a_candidate_that_is_wrong_says_so(client):
+    job = client.compare([handmade("right"), handmade("half")], workload=WORKLOAD, selector=CPU)
+    found = job.result(timeout_s=120).comparison
+    assert [it.status for it in found.measurements] == [Status.OK, Status.WRONG]
+    assert (found.pairs[0].verdict, found.rounds) == (Verdict.NONE, 0)
+
+
+def product(name):
+    """An integer product that the accelerator takes."""
     a = te.placeholder((32, 32), "int8", name="a")
     b = te.placeholder((32, 32), "int8", name="b")
     k = te.reduce_axis(32, "k")
@@ -119,15 +186,19 @@ def test_accelerator_is_timed_in_cycles_and_what_runs_beside_it_is_refused(clien
         lambda i, j: te.sum(a[i, k].astype("int32") * b[k, j].astype("int32"), k),
         name="c",
     )
-    product = te.function("product", [a, b, c])
+    return te.function(name, [a, b, c])
+
+
+def test_accelerator_is_timed_in_cycles_and_what_runs_beside_it_is_refused(client):
+    layer = product("product")
     given = [
-        Candidate("ea", product, "ea"),
-        Candidate("host", product, "llvm"),
+        Candidate("ea", layer, "ea"),
+        Candidate("host", layer, "llvm"),
     ]
     found = {
         it.candidate.key: it
         for it in client.measure(
-            given, workload=Workload(reference=product), selector="kind=ea", options=OPTIONS
+            given, workload=Workload(reference=layer), selector="kind=ea", options=OPTIONS
         )
     }
     measurement = found["ea"].measurement

@@ -22,6 +22,7 @@ EXIT_CODES = {
     8: "not allowed",
     9: "regression",
     10: "tracker unreachable",
+    11: "inconclusive",
 }
 
 

@@ -143,8 +143,11 @@ def job_to_proto(view: JobView, *, with_data: bool = True) -> job_pb2.Job:
     result = job_pb2.JobResult.FromString(job.result) if job.result is not None else None
     if not with_data:
         run.ClearField("inputs")
+        if run.HasField("compare"):
+            run.compare.workload.ClearField("inputs")
         if result is not None:
             result.ClearField("outputs")
+            result.ClearField("comparison")
     return job_pb2.Job(
         job_id=job.job_id,
         client_key=job.client_key,
