@@ -11,26 +11,17 @@ from farm.client import Candidate, Workload
 from farm.errors import InvalidInput, NobodyCanServe
 from farm.ir.declaration import functions_of
 from farm.measuring import CacheMode, Options, Status, Verdict
-from farm.testing import EmbeddedFarm
-from farm.testing.agents import AgentPlan
 
 TARGET = "llvm -mtriple=x86_64-linux-gnu"
 OPTIONS = Options(samples=3, sample_s=0.001, warm_up_s=0.02)
 WORKLOAD = Workload(reference=candidates.twice(), seed=3)
-CPU = "kind=cpu"
+CPU = "kind=cpu,emulator!=qemu-user"
 
 
 @pytest.fixture(scope="module")
-def client():
-    """A client of a farm with one CPU and an accelerator."""
-    plans = (
-        AgentPlan("a1", ("llvm/x86_64", "ea"), ("cpu",)),
-        AgentPlan("a2", (), ("ea:ea16",)),
-    )
-    with (
-        EmbeddedFarm("processes", plans=plans) as running,
-        farm.connect(running.address) as connected,
-    ):
+def client(embedded_farm):
+    """A client of the farm that tests share."""
+    with farm.connect(embedded_farm.address) as connected:
         yield connected
 
 
