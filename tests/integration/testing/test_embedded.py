@@ -25,7 +25,7 @@ import json, sys, time
 from farm.testing import AgentPlan, EmbeddedFarm
 with EmbeddedFarm(sys.argv[1], plans=[AgentPlan("one", devices=("ea",))]) as embedded:
     print(json.dumps(embedded.pids), flush=True)
-    time.sleep(60)
+    embedded.wait()
 """
 
 
