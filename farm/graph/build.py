@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from farm.artifact import Artifact
-from farm.building import Request, build
+from farm.building import Request, Tuned, build
 from farm.errors import BuildFailed
 from farm.graph.backend import Backend, Options
 from farm.graph.graph import Graph
@@ -60,6 +60,7 @@ def build_graph(
     cpus: Sequence[str | Target] = ("llvm",),
     builder: Builds = build,
     target_host: str | Target | None = None,
+    tuned: Tuned | None = None,
     options: Mapping[str, Options] | None = None,
     strict: bool = False,
     only_faster: bool = False,
@@ -75,6 +76,9 @@ def build_graph(
         `farm.build`, or the `build` of a client: then the farm compiles.
     target_host
         What calls accelerators; None: as in `farm.build`.
+    tuned
+        Whose schedules are taken for regions' functions where it knows one, such as `farm.tune.Records`; else the
+        default ones are.
     options, strict, only_faster, limit_s
         As in `farm.graph.partition.partition`. With `strict` a region that does not build is an error, too.
 
@@ -96,7 +100,9 @@ def build_graph(
         )
         plan = make_plan(parts)
         try:
-            artifact = builder(plan.request(cpus), target_host, variants=True, keep_going=True)
+            artifact = builder(
+                plan.request(cpus, tuned), target_host, variants=True, keep_going=True
+            )
         except BuildFailed as error:
             failed = _failed(parts, error)
             if strict or not failed:

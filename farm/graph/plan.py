@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm import te
-from farm.building.plan import Request
+from farm.building import Request, Tuned
 from farm.graph.graph import Graph
 from farm.graph.lower import lower
 from farm.graph.partition import Partition, Placed, stem_of
@@ -103,19 +103,35 @@ class Plan:
         """Bytes of all buffers of the host functions."""
         return sum(b.kind.size_bytes for segment in self.segments for b in segment.buffers)
 
-    def request(self, cpus: Sequence[str | Target]) -> Request:
-        """Return what is to be built: accelerators' functions, and everything for each CPU, with default schedules."""
+    def request(self, cpus: Sequence[str | Target], tuned: Tuned | None = None) -> Request:
+        """Return what is to be built: accelerators' functions, and everything for each CPU.
+
+        Parameters
+        ----------
+        tuned
+            Whose schedules are taken where it knows one; else the default schedules are.
+        """
         found: dict[Target, list[Function]] = {}
         for step in self.steps:
             code = step.placed.code
             if code is not None and code.target is not None:
-                found.setdefault(Target.parse(code.target), []).append(code.function)
+                target = Target.parse(code.target)
+                function = code.function if tuned is None else tuned.tuned(code.function, target)
+                found.setdefault(target, []).append(function)
         plain = [_for_cpu(step) for step in self.steps]
         hosts = [_host_function(self, segment) for segment in self.segments]
         for cpu in map(as_target, cpus):
-            own = [f if isinstance(f.body, Source) else scheduled(f, cpu) for f in plain]
+            own = [_scheduled(function, cpu, tuned) for function in plain]
             found.setdefault(cpu, []).extend([*own, *hosts])
         return found
+
+
+def _scheduled(function: Function, cpu: Target, tuned: Tuned | None) -> Function:
+    """Return a function with the best schedule known for a CPU."""
+    if isinstance(function.body, Source):
+        return function
+    best = function if tuned is None else tuned.tuned(function, cpu)
+    return best if best != function else scheduled(function, cpu)
 
 
 def _for_cpu(step: Step) -> Function:

@@ -11,6 +11,7 @@ from graph_examples import Takes
 
 import farm
 from farm.building import build
+from farm.codegen.ea.lift import HINT
 from farm.errors import BuildFailed, InvalidArguments, UnsupportedFunction
 from farm.graph import (
     FunctionCode,
@@ -25,9 +26,14 @@ from farm.graph import (
     partition,
     placement,
 )
+from farm.graph.lower import lower
+from farm.ir import Function
 from farm.ir.source import Language, Source
+from farm.ops.schedules import scheduled
 from farm.runtime.local import local_capabilities
 from farm.runtime.native import native_loader
+from farm.schedule import Schedule
+from farm.target import Target
 
 RNG = np.random.default_rng(2)
 
@@ -249,6 +255,44 @@ def test_long_graph_runs_in_several_host_functions() -> None:
         value = b.op("add", value, b.constant(np.int32([number])))
     built, _ = check(b.finish(value), [])
     assert len(built.plan.segments) > 1
+
+
+class Known:
+    """Knows one schedule for the accelerator and one for CPUs, as records of tunings do."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def tuned(self, function: Function, target: Target) -> Function:
+        self.asked.append((function.name, target.kind))
+        if function.name != "pair_ea_0":
+            return function
+        sch = Schedule(function)
+        loop = sch.get_loops(sch.block_names()[-1])[0]
+        if target.kind == "ea":
+            sch.annotate(loop, f"{HINT}rows", 2)
+        else:
+            sch.parallel(loop)
+        return sch.function
+
+
+def test_known_schedules_are_taken_for_regions_of_accelerators_and_cpus(pair: Graph) -> None:
+    known, requests = Known(), []
+
+    def builder(request: Any, *arguments: Any, **options: Any) -> Any:
+        requests.append(request)
+        return build(request, *arguments, **options)
+
+    built, _ = check(pair, [TargetBackend("ea")], builder=builder, tuned=known)
+    (request,) = requests
+    texts = {t.kind: {f.name: str(f) for f in functions} for t, functions in request.items()}
+    assert f"{HINT}rows" in texts["ea"]["pair_ea_0"]
+    assert f"{HINT}rows" not in texts["ea"]["pair_ea_6"]
+    assert "parallel" in texts["llvm"]["pair_ea_0"]
+    (region,) = [p.region for p in built.partition.regions if p.region.backend == "cpu"]
+    default = scheduled(lower(region.graph), "llvm")
+    assert texts["llvm"]["pair_cpu_3"] == str(default)
+    assert {kind for _, kind in known.asked} == {"ea", "llvm"}
 
 
 def test_build_is_the_same_twice() -> None:
