@@ -54,6 +54,7 @@ COMMANDS = {
     "account": "farm.cli.account",
     "connect": "farm.cli.token:connect",
     "graph": "farm.cli.graph",
+    "accelerator": "farm.cli.accelerator",
     "ea": "farm.cli.ea",
 }
 DEBUG_VARIABLE = "FARM_DEBUG"
