@@ -2,7 +2,7 @@
 
 Owns: Ray's start and end, the actors. Does not own: which agents (`farm_agents.fleet.fleet`) or what an agent does.
 
-Invariant: Ray serves on loopback only; after `stop` no process of it is left.
+Invariant: Ray serves on loopback only; after `stop` or `abandon` no process of it is left.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from farm.errors import InfrastructureError
 from farm_agents.backoff import Backoff
 from farm_agents.fleet.actor import AgentActor
 from farm_agents.fleet.fleet import Fleet, Member
+from farm_agents.sandbox.cgroups import remove_stale_groups
 from farm_agents.worker import processes
 
 NAMESPACE = "kernel-farm"
@@ -47,6 +49,7 @@ class Seat:
     actor: Any
     running: Any = None
     asking: Any = None
+    begun: bool = False
     connected: bool = False
     displaced: str = ""
     ended: str = ""
@@ -63,8 +66,13 @@ class Cluster:
         self._seats: list[Seat] = []
 
     @staticmethod
-    def start(fleet: Fleet, tracker: str, work_dir: Path) -> Cluster:
+    def start(fleet: Fleet, tracker: str, work_dir: Path, folder: Path) -> Cluster:
         """Start Ray and an actor for each agent of the fleet.
+
+        Parameters
+        ----------
+        folder
+            Gets Ray's files and is removed at the end; of `make_folder`.
 
         Raises
         ------
@@ -79,10 +87,6 @@ class Cluster:
             raise InfrastructureError(
                 f"fleet: ray is not installed ({error}); install kernel-farm[cluster]"
             ) from error
-        # Paths of sockets are limited to 107 bytes, so that the folder's name has to be short.
-        folder = Path(
-            tempfile.mkdtemp(prefix="kf-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
-        )
         cluster = Cluster(ray, folder)
         try:
             cluster._start_ray(fleet)
@@ -121,8 +125,17 @@ class Cluster:
             self._stop_actors()
         with contextlib.suppress(Exception):
             self._ray.shutdown()
-        _end_descendants()
+        _end_descendants(KILL_LIMIT_S / 2)
+        remove_stale_groups()  # of agents that were killed
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @staticmethod
+    def abandon(folder: Path) -> None:
+        """Kill all that `start` has started so far, in whatever thread; nobody may use Ray in this process any more."""
+        subprocess.Popen.__init__ = _refuse  # type: ignore[method-assign]
+        _end_descendants(0.0)
+        remove_stale_groups()
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _start_ray(self, fleet: Fleet) -> None:
         resources: dict[str, float] = {SLOT: float(len(fleet.members))}
@@ -206,6 +219,7 @@ class Cluster:
             before = seat.connected, seat.displaced
             with contextlib.suppress(Exception):  # it died, which `run` tells
                 seat.connected, seat.displaced = self._ray.get(asking)
+                seat.begun = True
             if before == (seat.connected, seat.displaced):
                 continue
             agent = seat.member.agent_id
@@ -216,8 +230,10 @@ class Cluster:
                 yield {"event": "displaced", "agent": agent, "cause": seat.displaced}
 
     def _stop_actors(self) -> None:
-        running = [seat.running for seat in self._seats if seat.running is not None]
-        for seat in self._seats:
+        # An actor that never answered may take long to start, and has nothing to put in order.
+        begun = [seat for seat in self._seats if seat.begun]
+        running = [seat.running for seat in begun if seat.running is not None]
+        for seat in begun:
             seat.actor.stop.remote()
         if running:
             self._ray.wait(running, num_returns=len(running), timeout=STOP_LIMIT_S)
@@ -262,10 +278,20 @@ def _only_needed_services() -> Iterator[None]:
             setattr(Node, name, method)
 
 
-def _end_descendants() -> None:
-    """Wait for what is below this process to end, and kill what does not."""
+def make_folder() -> Path:
+    """Make a folder for Ray: paths of sockets are limited to 107 bytes, so that its name has to be short."""
+    where = "/tmp" if os.access("/tmp", os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="kf-", dir=where))
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError("this process is ending")
+
+
+def _end_descendants(wait_s: float) -> None:
+    """Wait for what is below this process to end, and kill what has not after a while."""
     me = os.getpid()
-    deadline = time.monotonic() + KILL_LIMIT_S / 2
+    deadline = time.monotonic() + wait_s
     while left := processes.descendants_of(me):
         if time.monotonic() > deadline:
             processes.kill(left)

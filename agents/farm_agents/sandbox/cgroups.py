@@ -152,6 +152,12 @@ class Group:
         return not any(folder.exists() for folder in self.folders)
 
 
+def remove_stale_groups() -> None:
+    """Remove the groups that agents which are gone have left on this host."""
+    for tree in _mounted():
+        _remove_stale(tree.base)
+
+
 def own_name() -> str:
     """Return the name of this process's folder: its id, and its start time, since ids come back."""
     return f"kernel-farm-{os.getpid()}.{_start_time(os.getpid())}"

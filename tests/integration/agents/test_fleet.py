@@ -13,7 +13,9 @@ import os
 import re
 import signal
 import stat
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,40 @@ def test_fleet_starts_restarts_and_leaves_nothing(tmp_path, make_tracker, monkey
 def parent_of(pid):
     stat = (Path("/proc") / str(pid) / "stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
+
+
+ABANDON_LIMIT_S = 20.0
+"""Far more than it takes, and less than to wait for what has only begun."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"), [("gcs_server", signal.SIGINT), ("raylet/raylet", signal.SIGTERM)]
+)
+def test_fleet_that_is_ended_while_ray_starts_ends_soon_and_leaves_nothing(tmp_path, stage, number):
+    (tmp_path / "fleet.toml").write_text(FILE)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "farm_agents.fleet", "--tracker", "127.0.0.1:9"),
+            *("--file", str(tmp_path / "fleet.toml"), "--work-dir", str(tmp_path / "work")),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        until = time.monotonic() + LIMIT_S
+        while not (named(stage) and folders_of_ray(process.pid)):
+            assert process.poll() is None, "the fleet ended"
+            assert time.monotonic() < until, "Ray does not start"
+            time.sleep(0.01)
+        folders = folders_of_ray(process.pid)
+        below = processes.descendants_of(process.pid)
+        began = time.monotonic()
+        process.send_signal(number)
+        told, _ = process.communicate(timeout=LIMIT_S)
+        assert time.monotonic() - began < ABANDON_LIMIT_S
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, json.loads(told)["event"]) == (0, "stopping")
+    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
+    assert [folder for folder in folders if folder.exists()] == []
