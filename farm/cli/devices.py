@@ -47,7 +47,7 @@ def device_json(device: DeviceInfo) -> dict[str, object]:
 
 
 def devices_text(devices: Sequence[DeviceInfo]) -> str:
-    """Return a table of devices, and below it why some are ill."""
+    """Return a table of devices, below it why some are ill, and which confine nothing."""
     header = (
         "DEVICE",
         "ADMIN",
@@ -74,4 +74,18 @@ def devices_text(devices: Sequence[DeviceInfo]) -> str:
         for device in devices
     ]
     causes = [f"{d.device_id}: {d.health_cause}" for d in devices if d.health_cause]
-    return "\n".join([table(header, rows), *causes])
+    return "\n".join([table(header, rows), *causes, *_unconfined(devices)])
+
+
+def _unconfined(devices: Sequence[DeviceInfo]) -> list[str]:
+    """Return a line about devices without a sandbox, if there are any."""
+    found = [it for it in devices if it.labels.get("sandbox") == "none"]
+    if not found:
+        return []
+    shown = ", ".join(
+        f"{it.device_id} ({it.labels.get('sandbox-none', 'unknown')})" for it in found
+    )
+    return [
+        f"UNCONFINED, for trusted users only: kernels run without a sandbox on {shown}; "
+        "choose sandbox=bwrap to avoid that"
+    ]

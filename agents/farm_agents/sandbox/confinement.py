@@ -3,7 +3,7 @@
 Owns: the decision, made once, and its label. Does not own: the test (`selftest`), or the sandbox itself.
 
 Invariant: children run without a sandbox only if that was asked for, or if none works here and none is required, and
-then the label says so.
+then the labels say so, and why. One test that failed decides nothing: it is made again, since a busy host fails it too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from farm_agents.sandbox.seccomp import supports
 from farm_agents.sandbox.selftest import prove
 
 RETRY_S = 30.0
+TRIES = 3
+"""How often a sandbox is tested that does not pass."""
+PAUSE_S = 2.0
+"""Before the second test; doubled before each further one."""
 _LOG = logging.getLogger("farm_agents")
 
 
@@ -49,12 +53,16 @@ class Confinement:
         self._rooms: Rooms | None = None
         self._error: FarmError | None = None
         self._again_at = 0.0
+        self._why_none = "asked" if mode is Mode.NONE else "untested"
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels for the agent's devices: ``sandbox`` (``bwrap`` or ``none``) and what it does not limit."""
+        """Labels for the agent's devices: ``sandbox`` (``bwrap`` or ``none``), what it does not limit, why it is none.
+
+        The last is ``sandbox-none``: ``asked`` for, ``absent`` from this host, ``failed`` its tests, ``untested``.
+        """
         if self._rooms is None:
-            return {"sandbox": "none"}
+            return {"sandbox": "none", "sandbox-none": self._why_none}
         missing = ",".join(self._rooms.hierarchies.missing)
         return {"sandbox": "bwrap"} | ({"sandbox-lacks": missing} if missing else {})
 
@@ -81,19 +89,43 @@ class Confinement:
             raise self._error
         try:
             rooms = await asyncio.to_thread(self._find)
-            try:
-                await prove(rooms, self._work_dir, self._new_id)
-            except BaseException:
-                rooms.hierarchies.close()
-                raise
         except (FarmError, OSError) as error:
-            self._refuse(error)
+            self._refuse(error, "absent")
             return
+        try:
+            await self._prove(rooms)
+        except (FarmError, OSError) as error:
+            rooms.hierarchies.close()
+            self._refuse(error, "failed")
+            return
+        except BaseException:
+            rooms.hierarchies.close()
+            raise
         self._rooms, self._settled = rooms, True
         for name in rooms.hierarchies.missing:
             _LOG.warning(
                 "sandbox: no writable control group limits %s; each process is limited alone", name
             )
+
+    async def _prove(self, rooms: Rooms) -> None:
+        """Test a sandbox until it passes, a few times; raises what the last test said."""
+        for number in range(1, TRIES + 1):
+            try:
+                await prove(rooms, self._work_dir, self._new_id)
+            except (FarmError, OSError) as error:
+                if number == TRIES:
+                    raise
+                wait_s = PAUSE_S * 2 ** (number - 1)
+                _LOG.warning(
+                    "sandbox: test %d of %d failed (%s); again in %g s",
+                    number,
+                    TRIES,
+                    error,
+                    wait_s,
+                )
+                await asyncio.sleep(wait_s)
+            else:
+                return
 
     def _find(self) -> Rooms:
         if not supports(platform.machine()):
@@ -103,14 +135,16 @@ class Confinement:
         view = make_view(self._work_dir / "cache", self._limits.scratch_bytes)
         return Rooms(find_bwrap(), view, self._limits, Hierarchies.find())
 
-    def _refuse(self, error: FarmError | OSError) -> None:
+    def _refuse(self, error: FarmError | OSError, why: str) -> None:
+        self._why_none = why
         if self._mode is Mode.REQUIRED:
             self._again_at = self._clock.now() + RETRY_S
             self._error = InfrastructureError(str(error))
             raise self._error from error
         self._settled = True
-        _LOG.warning(
-            "sandbox: NONE on this host (%s); kernels and compilers run with this user's rights, so offer these "
-            "devices to trusted users only",
+        _LOG.error(
+            "sandbox: NONE on this host, %s (%s); kernels and compilers run UNCONFINED, with this user's rights, so "
+            "offer these devices to trusted users only; --sandbox required would refuse",
+            why,
             error,
         )

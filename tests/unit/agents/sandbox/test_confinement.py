@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from farm_agents.fleet.fleet import Fleet
 from farm_agents.sandbox import confinement as module
+from farm_agents.sandbox.cgroups import Hierarchies
 from farm_agents.sandbox.confinement import Confinement
 from farm_agents.sandbox.mode import Mode
 
@@ -44,6 +47,64 @@ def make(tmp_path, monkeypatch):
     return make_one
 
 
+@pytest.fixture
+def shaky(tmp_path, monkeypatch):
+    """Make a confinement whose sandbox fails so many tests: ``shaky(mode, failures)``; `tests` counts them."""
+    (tmp_path / "cache").mkdir()
+    closed = []
+    monkeypatch.setattr(module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "find_bwrap", lambda: Path("/usr/bin/bwrap"))
+    monkeypatch.setattr(
+        Hierarchies,
+        "find",
+        staticmethod(lambda: SimpleNamespace(missing=(), close=lambda: closed.append(1))),
+    )
+
+    def make_one(mode, failures):
+        tests = []
+
+        async def prove(rooms, work_dir, new_id):
+            tests.append(rooms)
+            if len(tests) <= failures:
+                raise InfrastructureError("sandbox: its test did not end in 30 s; see the log")
+
+        monkeypatch.setattr(module, "prove", prove)
+        return Confinement(mode, tmp_path, random_id, ManualClock()), tests, closed
+
+    return make_one
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.REQUIRED])
+@pytest.mark.parametrize("failures", range(module.TRIES))
+def test_test_that_fails_and_then_passes_confines(shaky, caplog, mode, failures):
+    confinement, tests, closed = shaky(mode, failures)
+    assert asyncio.run(confinement.settle()) is tests[-1]
+    assert confinement.labels == {"sandbox": "bwrap"}
+    assert (len(tests), closed) == (failures + 1, [])
+    assert len(caplog.records) == failures  # each failure is told
+
+
+def test_auto_settles_for_none_only_after_every_test_failed_and_says_so_aloud(shaky, caplog):
+    confinement, tests, closed = shaky(Mode.AUTO, 10**6)
+    assert confinement.labels == {"sandbox": "none", "sandbox-none": "untested"}
+    assert asyncio.run(confinement.settle()) is None
+    assert (len(tests), closed) == (module.TRIES, [1])
+    assert confinement.labels == {"sandbox": "none", "sandbox-none": "failed"}
+    *warnings, last = caplog.records
+    assert [it.levelname for it in warnings] == ["WARNING"] * (module.TRIES - 1)
+    assert last.levelname == "ERROR"
+    assert "UNCONFINED" in last.getMessage()
+    assert "did not end in 30 s" in last.getMessage()
+
+
+def test_required_is_never_weakened_by_tests_that_fail(shaky):
+    confinement, tests, _ = shaky(Mode.REQUIRED, 10**6)
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="did not end"):
+            asyncio.run(confinement.settle())
+    assert len(tests) == module.TRIES
+
+
 def test_auto_goes_without_and_says_so_once(make, caplog):
     confinement, _, tries = make(Mode.AUTO)
 
@@ -51,7 +112,7 @@ def test_auto_goes_without_and_says_so_once(make, caplog):
         return [await confinement.settle() for _ in range(2)]
 
     assert asyncio.run(twice()) == [None, None]
-    assert confinement.labels == {"sandbox": "none"}
+    assert confinement.labels == {"sandbox": "none", "sandbox-none": "absent"}
     assert len(tries) == 1
     (record,) = caplog.records
     assert "bubblewrap is missing" in record.getMessage()
@@ -69,13 +130,14 @@ def test_required_fails_closed_and_tries_again_after_a_while(make):
     assert [settle(), settle()] == [1, 1]
     clock.time += module.RETRY_S + 1
     assert settle() == 2
-    assert confinement.labels == {"sandbox": "none"}
+    assert confinement.labels == {"sandbox": "none", "sandbox-none": "absent"}
 
 
 def test_none_looks_for_nothing(make):
     confinement, _, tries = make(Mode.NONE)
     assert asyncio.run(confinement.settle()) is None
     assert tries == []
+    assert confinement.labels == {"sandbox": "none", "sandbox-none": "asked"}
 
 
 def test_fleet_file_says_what_is_required(tmp_path):

@@ -140,7 +140,7 @@ def dead_child(counted, status=9, **values):
 
 
 def crash(child):
-    worker = SessionWorker(None, None, None)
+    worker = SessionWorker(None, None, None, None)
     worker._child = child
     return asyncio.run(worker._crash(child, "call f", 5.0))
 
