@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 MAX_DELAY_S = 600.0
 """How long a job waits at most before it is tried again, whatever a wall clock that was set back says."""
 
+_RUN_STATES = {it.value: it for it in RunState}
+_ATTEMPT_STATES = {it.value: it for it in RunAttemptState}
+
 parse_selector = lru_cache(4096)(Selector.parse)
 """Thousands of jobs have few selectors; one value for each text keeps memory small."""
 
@@ -94,7 +97,7 @@ def job_of(row: Mapping[str, Any], now: float, wall: float) -> RunJob:
         queue_until=now + min(row["queue_until_wall"] - wall, row["queue_limit_s"]),
         infra_left=row["infra_left"],
         lost_left=row["lost_left"],
-        state=RunState(row["state"]),
+        state=_RUN_STATES[row["state"]],
         outcome=Outcome(row["outcome"]) if row["outcome"] else None,
         verdict=Verdict(row["verdict"]) if row["verdict"] else None,
         result=row["result"],
@@ -146,7 +149,7 @@ def attempt_of(row: Mapping[str, Any], now: float, wall: float) -> RunAttempt:
         instance_id=row["instance_id"],
         epoch=Epoch(row["epoch"]),
         started_at=now + row["started_wall"] - wall,
-        state=RunAttemptState(row["state"]),
+        state=_ATTEMPT_STATES[row["state"]],
         result=row["result"],
         failure=failure_of(row["failure"]),
         log_chunks=row["log_chunks"],
@@ -164,10 +167,11 @@ def _log_text(log: tuple[LogPart, ...]) -> str:
 
 
 def _log_of(text: str) -> tuple[LogPart, ...]:
-    parts = json.loads(text) if text else []
+    if not text:
+        return ()
     return tuple(
         LogPart(AttemptId(attempt_id), Digest(*blob) if blob else None)
-        for attempt_id, *blob in parts
+        for attempt_id, *blob in json.loads(text)
     )
 
 

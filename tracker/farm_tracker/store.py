@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Engine, Table
 
+    from farm_tracker.rows import Row
     from farm_tracker.state.account import Account
     from farm_tracker.state.model import Agent, Device, Lease
     from farm_tracker.state.notes import Note
@@ -61,6 +62,7 @@ LOOKUP_BATCH = 200
 NOTES_KEPT = 10_000
 NOTES_PRUNED_BY = 500
 PRUNED_AT_ONCE = 500
+READ_AT_ONCE = 1000
 _OPEN_BUILDS = [str(it) for it in OPEN_JOBS]
 _EPOCH_FLOOR = "epoch_floor"
 _CACHE_KEY = tuple(action_cache.primary_key.columns)
@@ -342,9 +344,13 @@ def _upsert(connection: Connection, table: Table, values: list[dict[str, Any]]) 
         connection.execute(upsert_of(table, connection.dialect.name), values)
 
 
-def _all(connection: Connection, query: Any) -> Iterator[Any]:  # noqa: ANN401 - rows are dynamic
-    """Yield rows as they are read, since a hundred thousand of them at once are most of the memory of a start."""
-    yield from connection.execute(query).mappings()
+def _all(connection: Connection, query: Any) -> Iterator[Row]:  # noqa: ANN401 - queries are dynamic
+    """Yield rows a thousand at a time, since a hundred thousand at once are most of the memory of a start."""
+    result = connection.execute(query.execution_options(yield_per=READ_AT_ONCE))
+    names = tuple(result.keys())
+    for some in result.partitions():
+        for row in some:
+            yield dict(zip(names, row, strict=True))  # looked at in a third of the time of the row
 
 
 def _present(table: Mapping[Any, V | None]) -> list[V]:

@@ -51,7 +51,10 @@ class Queue:
         entry = (entity.queued_at, entity.key)
         self.demands.setdefault(text, demand)
         line = self.lines.setdefault(text, {}).setdefault(group, [])
-        bisect.insort(line, entry)
+        if line and entry < line[-1]:
+            bisect.insort(line, entry)
+        else:  # nearly always, and all of a start: who comes last waits last
+            line.append(entry)
         self._places[entity.key] = (text, group, entry)
 
     def drop(self, key: str) -> None:
