@@ -17,6 +17,7 @@ from farm.core.digest import Digest, digest_of
 from farm.core.limits import (
     DEFAULT_LIMIT_S,
     MAX_CALLS,
+    MAX_FIRST_OUTPUT_BYTES,
     MAX_FOLLOWS,
     MAX_FUNCTIONS,
     MAX_INLINE_ARTIFACT_BYTES,
@@ -53,6 +54,20 @@ def check_load(load: session_pb2.LoadRequest) -> list[Digest]:
             f"{MAX_INLINE_ARTIFACT_BYTES} bytes; store it and send its digest alone"
         )
     return []
+
+
+def check_first_calls(calls: session_pb2.PackedRequest) -> float:
+    """Return the limit in seconds of calls that are made as soon as their module is loaded; raises InvalidInput."""
+    limit_s = check_packed(calls)
+    size_bytes = output_bytes(calls, len(calls.order))
+    if size_bytes > MAX_FIRST_OUTPUT_BYTES:
+        raise InvalidInput(
+            f"load: its calls give {size_bytes} bytes; make calls of more than {MAX_FIRST_OUTPUT_BYTES} when it is "
+            "loaded"
+        )
+    if calls.follows or any(function.module_id for function in calls.functions):
+        raise InvalidInput("load: its calls follow another request or name a module; leave both 0")
+    return limit_s
 
 
 def check_call(call: session_pb2.CallRequest) -> float:

@@ -42,6 +42,7 @@ from farm_agents.requests import (
     blobs_of,
     check_batch,
     check_call,
+    check_first_calls,
     check_follows,
     check_load,
     check_packed,
@@ -255,9 +256,17 @@ class Session:
             raise InvalidInput(
                 f"session: too many modules loaded ({len(self._worker.loaded)}); acquire again"
             )
-        reply = await self._worker.ask(request, check_load(request.load), LOAD_LIMIT_S)
+        load, limit_s = request.load, LOAD_LIMIT_S
+        blobs = check_load(load)
+        has_calls = load.HasField("calls")
+        if has_calls:
+            limit_s += check_first_calls(load.calls)
+        reply = await self._worker.ask(request, blobs, limit_s)
         if reply.WhichOneof("reply") == "loaded":
-            self._worker.loaded.append(request.load)
+            if has_calls:
+                _check_called(load.calls, reply.loaded)
+                load.ClearField("calls")  # a worker that loads it again calls nothing
+            self._worker.loaded.append(load)
         return reply
 
     async def _call(
@@ -336,6 +345,13 @@ class Session:
 
 def _failed(seq: int, error: FarmError) -> session_pb2.SessionReply:
     return session_pb2.SessionReply(seq=seq, error=error_to_proto(error))
+
+
+def _check_called(calls: session_pb2.PackedRequest, loaded: session_pb2.LoadReply) -> None:
+    """Raise KernelCrashed if what a worker says of first calls cannot be."""
+    done = loaded.called.done
+    if done > len(calls.order) or len(loaded.called.outputs) != output_bytes(calls, done):
+        raise KernelCrashed("load: the kernel forged the worker's replies; fix it")
 
 
 def _has_error(reply: session_pb2.SessionReply) -> bool:

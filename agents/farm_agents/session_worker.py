@@ -263,6 +263,8 @@ def _excused(child: Child, reply: session_pb2.SessionReply, what: str) -> sessio
             error = reply.batch.error
         case "packed" if reply.packed.HasField("error"):
             error = reply.packed.error
+        case "loaded" if reply.loaded.called.HasField("error"):
+            error = reply.loaded.called.error
         case _:
             return reply
     excuse = child.starvation.excuse(error.details.get("signal", ""))
@@ -273,7 +275,9 @@ def _excused(child: Child, reply: session_pb2.SessionReply, what: str) -> sessio
 
 def _describe(request: session_pb2.SessionRequest) -> str:
     if request.WhichOneof("request") == "load":
-        return f"loading {request.load.artifact.sha256[:12]}"
+        what = f"loading {request.load.artifact.sha256[:12]}"
+        symbols = ", ".join(one.symbol[:80] for one in request.load.calls.functions[:3])
+        return f"{what} and calling {symbols}" if symbols else what
     if request.WhichOneof("request") == "measure":
         return f"candidate {request.measure.subject.name or request.measure.subject.symbol}"
     if request.WhichOneof("request") == "compare":

@@ -86,7 +86,11 @@ class Packed:
 
     def request(self, follows: int, limit_s: float) -> session_pb2.SessionRequest:
         """Return the request; see `Message`."""
-        packed = session_pb2.PackedRequest(
+        return session_pb2.SessionRequest(packed=self.packed(follows, limit_s))
+
+    def packed(self, follows: int, limit_s: float) -> session_pb2.PackedRequest:
+        """Return the calls as a message; `follows` as in PackedRequest."""
+        return session_pb2.PackedRequest(
             functions=[
                 session_pb2.PackedFunction(
                     module_id=function.module_id,
@@ -101,14 +105,17 @@ class Packed:
             limit_s=limit_s,
             follows=follows,
         )
-        return session_pb2.SessionRequest(packed=packed)
 
     def results(self, reply: Reply) -> tuple[list[Any], FarmError | None]:
         """Return what the calls gave; see `Message`."""
         if reply.WhichOneof("reply") != "packed":
             return [], _unexpected(reply)
-        done, outputs = self._order[: reply.packed.done], reply.packed.outputs
-        error = error_from_proto(reply.packed.error) if reply.packed.HasField("error") else None
+        return self.results_of(reply.packed)
+
+    def results_of(self, packed: session_pb2.PackedReply) -> tuple[list[Any], FarmError | None]:
+        """Return what the calls gave up to one that failed, and why it did."""
+        done, outputs = self._order[: packed.done], packed.outputs
+        error = error_from_proto(packed.error) if packed.HasField("error") else None
         if len(done) < len(self._order) and error is None:
             error = InfrastructureError("the device left out calls; acquire it again")
         sizes = [layout.output_bytes for layout in self._layouts]

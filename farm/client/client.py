@@ -16,6 +16,7 @@ from farm.api.v1 import (
     lease_pb2_grpc,
     run_pb2,
     run_pb2_grpc,
+    session_pb2_grpc,
 )
 from farm.artifact import Artifact
 from farm.building import Progress, Request, Tuned, plan
@@ -88,6 +89,7 @@ class Client(MeasureCalls, OperatorCalls, TokenCalls, AccountCalls):
         self._builds = build_pb2_grpc.BuildServiceStub(self._channel)
         self._leases = lease_pb2_grpc.LeaseServiceStub(self._channel)
         self._runs = run_pb2_grpc.RunServiceStub(self._channel)
+        self._sessions = session_pb2_grpc.SessionServiceStub(self._channel)
         self._store = Store(BlobStub(self._channel))
 
     def devices(self, selector: str = "") -> list[DeviceInfo]:
@@ -192,9 +194,10 @@ class Client(MeasureCalls, OperatorCalls, TokenCalls, AccountCalls):
         return self._session(Lease(lease_id, epoch, 0.0, lease_token, owned=False), device)
 
     def _session(self, lease: Lease, device: DeviceInfo) -> Session:
-        session = Session(self._channel, self._store, lease, device)
+        session = Session(self._sessions, self._leases, self._store, lease, device)
         try:
-            session.attach()
+            # Who was just given a lease may use it; whether somebody else's can be used is asked now.
+            session.attach(wait=not lease.owned)
         except BaseException:
             session.close()
             raise

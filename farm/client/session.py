@@ -30,7 +30,7 @@ from farm.client.layout import layout_of
 from farm.client.module import RemoteFunction, RemoteModule
 from farm.client.transfer import Store, artifact_bytes
 from farm.core.digest import digest_of
-from farm.core.limits import MAX_INLINE_ARTIFACT_BYTES
+from farm.core.limits import DEFAULT_LIMIT_S, MAX_FIRST_OUTPUT_BYTES, MAX_INLINE_ARTIFACT_BYTES
 from farm.core.wire import Array
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.measuring import Measurement
@@ -68,12 +68,17 @@ class Session:
     """
 
     def __init__(
-        self, channel: grpc.Channel, store: Store, lease: Lease, device: DeviceInfo
+        self,
+        sessions: session_pb2_grpc.SessionServiceStub,
+        leases: lease_pb2_grpc.LeaseServiceStub,
+        store: Store,
+        lease: Lease,
+        device: DeviceInfo,
     ) -> None:
         self.device = device
         self._store = store
         self._lease = lease
-        self._leases = lease_pb2_grpc.LeaseServiceStub(channel)
+        self._leases = leases
         self._requests: queue.SimpleQueue[session_pb2.SessionRequest | None] = queue.SimpleQueue()
         self._seq = 0
         self._awaited: dict[
@@ -82,20 +87,29 @@ class Session:
         self._sending, self._reading = threading.Lock(), threading.Lock()
         self._interrupted = False
         self._closing = threading.Event()
-        stub = session_pb2_grpc.SessionServiceStub(channel)
-        self._replies = stub.Attach(iter(self._requests.get, None))
+        self._replies = sessions.Attach(iter(self._requests.get, None))
         self._renewer = threading.Thread(target=self._renew, name="farm-renew", daemon=True)
         if lease.owned:
             self._renewer.start()
 
-    def attach(self) -> None:
-        """Say which lease this is, and wait until the device is ready."""
+    def attach(self, *, wait: bool) -> None:
+        """Say which lease this is, before anything else.
+
+        Parameters
+        ----------
+        wait
+            Until the tracker has agreed; else what it objects to is raised by what is asked first.
+        """
         attach = session_pb2.AttachRequest(
             lease_id=self._lease.lease_id,
             epoch=self._lease.epoch,
             lease_token=self._lease.lease_token,
         )
-        self._ask(session_pb2.SessionRequest(attach=attach))
+        request = session_pb2.SessionRequest(attach=attach)
+        if wait:
+            self._ask(request)
+        else:
+            self._abandon(self._send(lambda _: request, 0))
 
     def load(self, artifact: Artifact | Path | str) -> RemoteModule:
         """Load the slices of an artifact that this device runs.
@@ -110,17 +124,58 @@ class Session:
         ArtifactError
             The artifact is damaged, or `NoVariant`: it has no slice for this device.
         """
-        data = artifact_bytes(artifact)
+        return self._module_of(self._load(artifact_bytes(artifact), None))
 
+    def load_and_call(
+        self,
+        artifact: Artifact | Path | str,
+        symbol: str,
+        *arrays: Any,
+        limit_s: float = DEFAULT_LIMIT_S,
+    ) -> tuple[RemoteModule, Any]:
+        """Load an artifact and call a function of it, in one message if its arrays are small: a tuner's way.
+
+        Returns
+        -------
+        tuple
+            The module, and what the function itself would return.
+
+        Raises
+        ------
+        FarmError
+            As `load`, and as a call of the function. If the kernel ended its process, nothing is loaded.
+        """
+        loaded = artifact if isinstance(artifact, Artifact) else Artifact.load(Path(artifact))
+        signature = loaded.symbols.get(symbol)
+        if signature is None:
+            has = ", ".join(loaded.symbols)
+            raise NotFound(f"function {symbol}: not in this artifact; there is {has}")
+        layout, calls = layout_of(symbol, signature), None
+        if layout is not None and layout.output_bytes <= MAX_FIRST_OUTPUT_BYTES:
+            calls = batches.Packed()
+            calls.add(RemoteFunction(self, 0, symbol, "", signature, layout), arrays)
+        reply = self._load(loaded.to_bytes(), None if calls is None else calls.packed(0, limit_s))
+        module = self._module_of(reply)
+        if calls is None or not reply.HasField("called"):  # of an agent that does not know of it
+            return module, module[symbol](*arrays, limit_s=limit_s)
+        results, error = calls.results_of(reply.called)
+        if error is not None:
+            raise error
+        return module, results[0]
+
+    def _load(self, data: bytes, calls: session_pb2.PackedRequest | None) -> session_pb2.LoadReply:
         def ask() -> session_pb2.SessionReply:
             if len(data) <= MAX_INLINE_ARTIFACT_BYTES:
                 digest = digest_to_proto(digest_of(data))
-                load = session_pb2.LoadRequest(artifact=digest, inline=data)
+                load = session_pb2.LoadRequest(artifact=digest, inline=data, calls=calls)
             else:
-                load = session_pb2.LoadRequest(artifact=digest_to_proto(self._store.put(data)))
+                digest = digest_to_proto(self._store.put(data))
+                load = session_pb2.LoadRequest(artifact=digest, calls=calls)
             return self._ask(session_pb2.SessionRequest(load=load))
 
-        reply = self._store.sending(ask).loaded
+        return self._store.sending(ask).loaded
+
+    def _module_of(self, reply: session_pb2.LoadReply) -> RemoteModule:
         functions = {}
         for loaded in reply.functions:
             signature = Signature.from_json(loaded.signature)

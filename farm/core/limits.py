@@ -31,6 +31,8 @@ MAX_FUNCTIONS = 1_024
 """Functions that one packed request names."""
 MAX_PACKED_BYTES = 16 << 20
 """Inputs of one packed request, and outputs."""
+MAX_FIRST_OUTPUT_BYTES = 64 << 10
+"""Outputs of calls that are made in the request that loads their module."""
 MAX_FOLLOWS = 1_000
 """How far back the request may be that another one goes on from."""
 

@@ -23,7 +23,7 @@ import numpy as np
 from farm.api.v1 import measure_pb2, session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
-from farm.core.limits import DEFAULT_LIMIT_S
+from farm.core.limits import DEFAULT_LIMIT_S, MAX_FIRST_OUTPUT_BYTES
 from farm.core.wire import digest_from_proto, error_to_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
 from farm.measuring.wire import (
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 CPU_GRACE_S = 10.0
 MAX_FILE_BYTES = 4 << 30
-MAX_FRAMED_BYTES = 64 << 10
+MAX_FRAMED_BYTES = MAX_FIRST_OUTPUT_BYTES
 """Outputs of packed calls that are sent with the reply; more are left to the agent to read."""
 _ENTRY = b"\x0a"
 """Begins each of `replies` in a BatchReply; a length follows."""
@@ -110,7 +110,7 @@ class Session:
         data = request.inline or read_blob(self.cache, digest_from_proto(request.artifact))
         module = self.loader.load(Artifact.from_bytes(data))
         self.modules.append(module)
-        return session_pb2.LoadReply(
+        reply = session_pb2.LoadReply(
             module_id=len(self.modules),
             functions=[
                 session_pb2.LoadedFunction(
@@ -121,6 +121,9 @@ class Session:
                 for symbol, function in sorted(module.functions.items())
             ],
         )
+        if request.HasField("calls"):
+            self._packed(request.calls, reply.called, reply.module_id)
+        return reply
 
     def _batch(self, request: session_pb2.BatchRequest) -> session_pb2.BatchReply:
         """Make calls until one fails; their replies are in `replies`, the failure is in what is returned."""
@@ -140,14 +143,22 @@ class Session:
             done.error.CopyFrom(error_to_proto(error))
         return done
 
-    def _packed(self, request: session_pb2.PackedRequest, reply: session_pb2.PackedReply) -> None:
-        """Make packed calls until one fails; outputs that are many are only in `replies`."""
+    def _packed(
+        self, request: session_pb2.PackedRequest, reply: session_pb2.PackedReply, unnamed: int = 0
+    ) -> None:
+        """Make packed calls until one fails; outputs that are many are only in `replies`.
+
+        Parameters
+        ----------
+        unnamed
+            The module of functions that name none.
+        """
         self.allow_cpu((request.limit_s or DEFAULT_LIMIT_S) + CPU_GRACE_S)
         replies = self.replies
         replies.clear()
         order = list(request.order)
         try:
-            calls = [self._short(function) for function in request.functions]
+            calls = [self._short(function, unnamed) for function in request.functions]
             make_calls(calls, order, request.inputs, replies)
         except FarmError as error:
             reply.error.CopyFrom(error_to_proto(error))
@@ -157,11 +168,12 @@ class Session:
         if size_bytes <= MAX_FRAMED_BYTES:
             reply.outputs = bytes(replies.outputs[:size_bytes])
 
-    def _short(self, function: session_pb2.PackedFunction) -> ShortCall:
-        key = (function.module_id, function.symbol)
+    def _short(self, function: session_pb2.PackedFunction, unnamed: int) -> ShortCall:
+        module_id = function.module_id or unnamed
+        key = (module_id, function.symbol)
         call = self._shorts.get(key)
         if call is None:
-            module = self._module(function.module_id)
+            module = self._module(module_id)
             call = self._shorts[key] = module.short_call(function.symbol)
         check_sizes(function, call)
         return call

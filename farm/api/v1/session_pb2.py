@@ -28,7 +28,7 @@ from farm.api.v1 import measure_pb2 as farm_dot_api_dot_v1_dot_measure__pb2
 from farm.api.v1 import tensor_pb2 as farm_dot_api_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x61rm/api/v1/session.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x19\x66\x61rm/api/v1/measure.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"\x93\x03\n\x0eSessionRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12,\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x1a.farm.api.v1.AttachRequestH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.farm.api.v1.LoadRequestH\x00\x12(\n\x04\x63\x61ll\x18\x04 \x01(\x0b\x32\x18.farm.api.v1.CallRequestH\x00\x12*\n\x05\x62\x61tch\x18\x05 \x01(\x0b\x32\x19.farm.api.v1.BatchRequestH\x00\x12,\n\x06packed\x18\x06 \x01(\x0b\x32\x1a.farm.api.v1.PackedRequestH\x00\x12.\n\x07measure\x18\x07 \x01(\x0b\x32\x1b.farm.api.v1.MeasureRequestH\x00\x12.\n\x07\x63ompare\x18\x08 \x01(\x0b\x32\x1b.farm.api.v1.CompareRequestH\x00\x12-\n\x06\x65xpect\x18\t \x01(\x0b\x32\x1b.farm.api.v1.MeasureRequestH\x00\x42\t\n\x07request\"\xbe\x03\n\x0cSessionReply\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12,\n\x08\x61ttached\x18\x02 \x01(\x0b\x32\x18.farm.api.v1.AttachReplyH\x00\x12(\n\x06loaded\x18\x03 \x01(\x0b\x32\x16.farm.api.v1.LoadReplyH\x00\x12(\n\x06\x63\x61lled\x18\x04 \x01(\x0b\x32\x16.farm.api.v1.CallReplyH\x00\x12(\n\x05\x62\x61tch\x18\x06 \x01(\x0b\x32\x17.farm.api.v1.BatchReplyH\x00\x12*\n\x06packed\x18\x07 \x01(\x0b\x32\x18.farm.api.v1.PackedReplyH\x00\x12,\n\x08measured\x18\x08 \x01(\x0b\x32\x18.farm.api.v1.MeasurementH\x00\x12+\n\x08\x63ompared\x18\t \x01(\x0b\x32\x17.farm.api.v1.ComparisonH\x00\x12.\n\x08\x65xpected\x18\n \x01(\x0b\x32\x1a.farm.api.v1.ExpectedReplyH\x00\x12\x10\n\x06timing\x18\x0b \x01(\x08H\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x42\x07\n\x05reply\"E\n\rAttachRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x13\n\x0blease_token\x18\x03 \x01(\t\" \n\x0b\x41ttachReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\"D\n\x0bLoadRequest\x12%\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06inline\x18\x02 \x01(\x0c\"N\n\tLoadReply\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12.\n\tfunctions\x18\x02 \x03(\x0b\x32\x1b.farm.api.v1.LoadedFunction\"C\n\x0eLoadedFunction\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"v\n\x0b\x43\x61llRequest\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x0e\n\x06repeat\x18\x04 \x01(\x05\x12\x0f\n\x07limit_s\x18\x05 \x01(\x01\"E\n\tCallReply\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x12\n\nsamples_ns\x18\x02 \x03(\x03\"H\n\x0c\x42\x61tchRequest\x12\'\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x18.farm.api.v1.CallRequest\x12\x0f\n\x07\x66ollows\x18\x02 \x01(\r\"X\n\nBatchReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.farm.api.v1.CallReply\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.farm.api.v1.Error\"\x80\x01\n\rPackedRequest\x12.\n\tfunctions\x18\x01 \x03(\x0b\x32\x1b.farm.api.v1.PackedFunction\x12\r\n\x05order\x18\x02 \x03(\r\x12\x0e\n\x06inputs\x18\x03 \x01(\x0c\x12\x0f\n\x07limit_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x66ollows\x18\x05 \x01(\r\"^\n\x0ePackedFunction\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12\x13\n\x0binput_bytes\x18\x03 \x01(\r\x12\x14\n\x0coutput_bytes\x18\x04 \x01(\r\"O\n\x0bPackedReply\x12\x0c\n\x04\x64one\x18\x01 \x01(\r\x12\x0f\n\x07outputs\x18\x02 \x01(\x0c\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.farm.api.v1.Error2V\n\x0eSessionService\x12\x44\n\x06\x41ttach\x12\x1b.farm.api.v1.SessionRequest\x1a\x19.farm.api.v1.SessionReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x61rm/api/v1/session.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x19\x66\x61rm/api/v1/measure.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"\x93\x03\n\x0eSessionRequest\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12,\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x1a.farm.api.v1.AttachRequestH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.farm.api.v1.LoadRequestH\x00\x12(\n\x04\x63\x61ll\x18\x04 \x01(\x0b\x32\x18.farm.api.v1.CallRequestH\x00\x12*\n\x05\x62\x61tch\x18\x05 \x01(\x0b\x32\x19.farm.api.v1.BatchRequestH\x00\x12,\n\x06packed\x18\x06 \x01(\x0b\x32\x1a.farm.api.v1.PackedRequestH\x00\x12.\n\x07measure\x18\x07 \x01(\x0b\x32\x1b.farm.api.v1.MeasureRequestH\x00\x12.\n\x07\x63ompare\x18\x08 \x01(\x0b\x32\x1b.farm.api.v1.CompareRequestH\x00\x12-\n\x06\x65xpect\x18\t \x01(\x0b\x32\x1b.farm.api.v1.MeasureRequestH\x00\x42\t\n\x07request\"\xbe\x03\n\x0cSessionReply\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12,\n\x08\x61ttached\x18\x02 \x01(\x0b\x32\x18.farm.api.v1.AttachReplyH\x00\x12(\n\x06loaded\x18\x03 \x01(\x0b\x32\x16.farm.api.v1.LoadReplyH\x00\x12(\n\x06\x63\x61lled\x18\x04 \x01(\x0b\x32\x16.farm.api.v1.CallReplyH\x00\x12(\n\x05\x62\x61tch\x18\x06 \x01(\x0b\x32\x17.farm.api.v1.BatchReplyH\x00\x12*\n\x06packed\x18\x07 \x01(\x0b\x32\x18.farm.api.v1.PackedReplyH\x00\x12,\n\x08measured\x18\x08 \x01(\x0b\x32\x18.farm.api.v1.MeasurementH\x00\x12+\n\x08\x63ompared\x18\t \x01(\x0b\x32\x17.farm.api.v1.ComparisonH\x00\x12.\n\x08\x65xpected\x18\n \x01(\x0b\x32\x1a.farm.api.v1.ExpectedReplyH\x00\x12\x10\n\x06timing\x18\x0b \x01(\x08H\x00\x12#\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.ErrorH\x00\x42\x07\n\x05reply\"E\n\rAttachRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x13\n\x0blease_token\x18\x03 \x01(\t\" \n\x0b\x41ttachReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\"o\n\x0bLoadRequest\x12%\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06inline\x18\x02 \x01(\x0c\x12)\n\x05\x63\x61lls\x18\x03 \x01(\x0b\x32\x1a.farm.api.v1.PackedRequest\"x\n\tLoadReply\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12.\n\tfunctions\x18\x02 \x03(\x0b\x32\x1b.farm.api.v1.LoadedFunction\x12(\n\x06\x63\x61lled\x18\x03 \x01(\x0b\x32\x18.farm.api.v1.PackedReply\"C\n\x0eLoadedFunction\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"v\n\x0b\x43\x61llRequest\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12#\n\x06inputs\x18\x03 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x0e\n\x06repeat\x18\x04 \x01(\x05\x12\x0f\n\x07limit_s\x18\x05 \x01(\x01\"E\n\tCallReply\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\x12\n\nsamples_ns\x18\x02 \x03(\x03\"H\n\x0c\x42\x61tchRequest\x12\'\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x18.farm.api.v1.CallRequest\x12\x0f\n\x07\x66ollows\x18\x02 \x01(\r\"X\n\nBatchReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.farm.api.v1.CallReply\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.farm.api.v1.Error\"\x80\x01\n\rPackedRequest\x12.\n\tfunctions\x18\x01 \x03(\x0b\x32\x1b.farm.api.v1.PackedFunction\x12\r\n\x05order\x18\x02 \x03(\r\x12\x0e\n\x06inputs\x18\x03 \x01(\x0c\x12\x0f\n\x07limit_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x66ollows\x18\x05 \x01(\r\"^\n\x0ePackedFunction\x12\x11\n\tmodule_id\x18\x01 \x01(\x04\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12\x13\n\x0binput_bytes\x18\x03 \x01(\r\x12\x14\n\x0coutput_bytes\x18\x04 \x01(\r\"O\n\x0bPackedReply\x12\x0c\n\x04\x64one\x18\x01 \x01(\r\x12\x0f\n\x07outputs\x18\x02 \x01(\x0c\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.farm.api.v1.Error2V\n\x0eSessionService\x12\x44\n\x06\x41ttach\x12\x1b.farm.api.v1.SessionRequest\x1a\x19.farm.api.v1.SessionReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,25 +44,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHREPLY']._serialized_start=1072
   _globals['_ATTACHREPLY']._serialized_end=1104
   _globals['_LOADREQUEST']._serialized_start=1106
-  _globals['_LOADREQUEST']._serialized_end=1174
-  _globals['_LOADREPLY']._serialized_start=1176
-  _globals['_LOADREPLY']._serialized_end=1254
-  _globals['_LOADEDFUNCTION']._serialized_start=1256
-  _globals['_LOADEDFUNCTION']._serialized_end=1323
-  _globals['_CALLREQUEST']._serialized_start=1325
-  _globals['_CALLREQUEST']._serialized_end=1443
-  _globals['_CALLREPLY']._serialized_start=1445
-  _globals['_CALLREPLY']._serialized_end=1514
-  _globals['_BATCHREQUEST']._serialized_start=1516
-  _globals['_BATCHREQUEST']._serialized_end=1588
-  _globals['_BATCHREPLY']._serialized_start=1590
-  _globals['_BATCHREPLY']._serialized_end=1678
-  _globals['_PACKEDREQUEST']._serialized_start=1681
-  _globals['_PACKEDREQUEST']._serialized_end=1809
-  _globals['_PACKEDFUNCTION']._serialized_start=1811
-  _globals['_PACKEDFUNCTION']._serialized_end=1905
-  _globals['_PACKEDREPLY']._serialized_start=1907
-  _globals['_PACKEDREPLY']._serialized_end=1986
-  _globals['_SESSIONSERVICE']._serialized_start=1988
-  _globals['_SESSIONSERVICE']._serialized_end=2074
+  _globals['_LOADREQUEST']._serialized_end=1217
+  _globals['_LOADREPLY']._serialized_start=1219
+  _globals['_LOADREPLY']._serialized_end=1339
+  _globals['_LOADEDFUNCTION']._serialized_start=1341
+  _globals['_LOADEDFUNCTION']._serialized_end=1408
+  _globals['_CALLREQUEST']._serialized_start=1410
+  _globals['_CALLREQUEST']._serialized_end=1528
+  _globals['_CALLREPLY']._serialized_start=1530
+  _globals['_CALLREPLY']._serialized_end=1599
+  _globals['_BATCHREQUEST']._serialized_start=1601
+  _globals['_BATCHREQUEST']._serialized_end=1673
+  _globals['_BATCHREPLY']._serialized_start=1675
+  _globals['_BATCHREPLY']._serialized_end=1763
+  _globals['_PACKEDREQUEST']._serialized_start=1766
+  _globals['_PACKEDREQUEST']._serialized_end=1894
+  _globals['_PACKEDFUNCTION']._serialized_start=1896
+  _globals['_PACKEDFUNCTION']._serialized_end=1990
+  _globals['_PACKEDREPLY']._serialized_start=1992
+  _globals['_PACKEDREPLY']._serialized_end=2071
+  _globals['_SESSIONSERVICE']._serialized_start=2073
+  _globals['_SESSIONSERVICE']._serialized_end=2159
 # @@protoc_insertion_point(module_scope)

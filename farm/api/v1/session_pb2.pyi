@@ -201,6 +201,7 @@ class LoadRequest(_message.Message):
 
     ARTIFACT_FIELD_NUMBER: _builtins.int
     INLINE_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     inline: _builtins.bytes
     """The artifact itself, at most 64 KiB; the store then need not have it.
     INVALID_INPUT: it is larger, or not what `artifact` names.
@@ -209,15 +210,22 @@ class LoadRequest(_message.Message):
     def artifact(self) -> _digest_pb2.Digest:
         """The artifact, a blob of the store unless `inline` is set."""
 
+    @_builtins.property
+    def calls(self) -> Global___PackedRequest:
+        """Calls of what is loaded, made at once: their functions have module_id 0, their outputs hold at most 64 KiB, and
+        `follows` is 0. If one ends the worker, nothing was loaded. An agent that does not know this field makes none.
+        """
+
     def __init__(
         self,
         *,
         artifact: _digest_pb2.Digest | None = ...,
         inline: _builtins.bytes = ...,
+        calls: Global___PackedRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "calls", b"calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "inline", b"inline"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "calls", b"calls", "inline", b"inline"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,21 +237,27 @@ class LoadReply(_message.Message):
 
     MODULE_ID_FIELD_NUMBER: _builtins.int
     FUNCTIONS_FIELD_NUMBER: _builtins.int
+    CALLED_FIELD_NUMBER: _builtins.int
     module_id: _builtins.int
     """Names this module in calls of this session."""
     @_builtins.property
     def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedFunction]:
         """Which slice serves each symbol on this device."""
 
+    @_builtins.property
+    def called(self) -> Global___PackedReply:
+        """The answer to `calls`, if there were some."""
+
     def __init__(
         self,
         *,
         module_id: _builtins.int = ...,
         functions: _abc.Iterable[Global___LoadedFunction] | None = ...,
+        called: Global___PackedReply | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["called", b"called"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["functions", b"functions", "module_id", b"module_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["called", b"called", "functions", b"functions", "module_id", b"module_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -455,6 +469,7 @@ class PackedFunction(_message.Message):
     INPUT_BYTES_FIELD_NUMBER: _builtins.int
     OUTPUT_BYTES_FIELD_NUMBER: _builtins.int
     module_id: _builtins.int
+    """0: what is loaded with the calls."""
     symbol: _builtins.str
     input_bytes: _builtins.int
     """What one call takes and what it gives, in bytes: exactly what its signature says."""

@@ -93,6 +93,21 @@ def test_session_loads_calls_and_times(client, selector):
     assert timing.timing_class == ("simulated" if "ea" in selector else "native")
 
 
+@pytest.mark.parametrize("size", [16, 40_000, 100_000], ids=["small", "large output", "blobs"])
+def test_load_and_call_is_what_both_are_one_after_the_other(client, size):
+    artifact = farm.build({"llvm": [scale(size=size), scale("twice", 2, size)]})
+    x = np.arange(size, dtype=np.int32)
+    with client.acquire("kind=cpu,emulator!=qemu-user") as session:
+        module, tripled = session.load_and_call(artifact, "scale", x)
+        assert (tripled == 3 * x).all()
+        assert (module["twice"](x) == 2 * x).all()
+        with pytest.raises(NotFound, match="there is scale, twice"):
+            session.load_and_call(artifact, "thrice", x)
+        with pytest.raises(InvalidArguments):
+            session.load_and_call(artifact, "scale", x[1:])
+        assert (module["scale"](x) == 3 * x).all()
+
+
 def test_artifact_too_large_for_the_request_is_loaded_from_the_store(client, monkeypatch):
     monkeypatch.setattr("farm.client.session.MAX_INLINE_ARTIFACT_BYTES", 0)
     artifact = farm.build({"llvm": [scale(factor=7)]})
