@@ -22,18 +22,19 @@ def broadcast(operator: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, .
     return tuple(max(x, y) for x, y in zip(left, right, strict=True))
 
 
-def element(tensor: Tensor, at: Sequence[Expr]) -> Expr:
-    """Return the element that broadcasting puts at some indices."""
-    own = at[len(at) - len(tensor.shape) :]
-    return tensor[
-        tuple(0 if size == 1 else index for size, index in zip(tensor.shape, own, strict=True))
-    ]
+def element(tensor: Tensor, at: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """Return the element that broadcasting to a shape puts at some indices."""
+    skipped = len(shape) - len(tensor.shape)
+    own = zip(tensor.shape, shape[skipped:], at[skipped:], strict=True)
+    return tensor[tuple(0 if size < extent else index for size, extent, index in own)]
 
 
 def _binary(name: str, a: Tensor, b: Tensor, combine: Callable[[Expr, Expr], Expr]) -> Tensor:
     same_type(name, a, b)
     shape = broadcast(name, a.shape, b.shape)
-    return te.compute(shape, lambda *at: combine(element(a, at), element(b, at)), name=name)
+    return te.compute(
+        shape, lambda *at: combine(element(a, at, shape), element(b, at, shape)), name=name
+    )
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
