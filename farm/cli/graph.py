@@ -54,7 +54,7 @@ def placement_options(command: _Command) -> _Command:
             "names",
             metavar="NAME",
             multiple=True,
-            help="Let it take what it can: one of the file's own, or a target such as ea; may be repeated."
+            help="Let it take what it can: one of the file's own, an installed accelerator, a target; may be repeated."
             "  [default: all of the file's own]",
         ),
         click.option(
@@ -255,10 +255,20 @@ def read_graph(path: Path) -> tuple[Graph, Sequence[Backend]]:
 
 
 def _backends(names: Sequence[str], own: Sequence[Backend]) -> Sequence[Backend]:
+    known = {backend.name: backend for backend in own}
+    return [known.get(name) or _installed(name) for name in names] if names else own
+
+
+def _installed(name: str) -> Backend:
+    """Return the backend of an accelerator that a package brings, else one for a target."""
+    from farm.accel.discovery import load, names
     from farm.graph import TargetBackend
 
-    known = {backend.name: backend for backend in own}
-    return [known.get(name) or TargetBackend(name) for name in names] if names else own
+    if name in names():
+        backend: Backend | None = load(name).accelerator.backend
+        if backend is not None:
+            return backend
+    return TargetBackend(name)
 
 
 def _options(settings: Sequence[str]) -> dict[str, Options]:

@@ -11,11 +11,20 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import plug_ins
 import pytest
 
 from farm.cli import main
 from farm.client import connect
-from farm.graph import GraphBuilder, GraphModule, build_graph, execute, partition, placement
+from farm.graph import (
+    GraphBuilder,
+    GraphModule,
+    build_graph,
+    execute,
+    partition,
+    placement,
+    to_json,
+)
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
 PAIR = EXAMPLES / "graph" / "pair.py"
@@ -161,6 +170,15 @@ def test_own_check_says_why_not_and_the_cpu_takes_the_layer(conv8, convolution, 
     parts = partition(graph, [conv8.BACKEND])
     assert {placed.region.backend for placed in parts.regions} == {"cpu"}
     assert parts.reasons["y"] == f"conv8: layer: {reason}"
+
+
+def test_own_code_generator_is_found_where_its_package_is_installed(cli, monkeypatch, tmp_path):
+    plug_ins.install(tmp_path / "site", BYOC)
+    plug_ins.find_from(monkeypatch, tmp_path / "site")
+    (tmp_path / "layer.json").write_bytes(to_json(layer()[0]))
+    code, said = cli("graph", "place", "layer.json", "--backend", "conv8", "-o", "json")
+    assert (code, [r["backend"] for r in json.loads(said)["regions"]]) == (0, ["conv8"])
+    sys.modules.pop("conv8")
 
 
 def test_page_of_the_own_code_generator_runs_and_its_file_is_short(embedded_farm):

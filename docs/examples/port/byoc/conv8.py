@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from farm.accel import Accelerator
 from farm.graph import JsonCode, Pattern, constant, op, optional, wildcard
 
 LANES = 8  # output channels that the core computes at once, at least
@@ -134,3 +135,4 @@ class Conv8:
 
 
 BACKEND = Conv8()
+CONV8 = Accelerator(name="conv8", backend=BACKEND)
