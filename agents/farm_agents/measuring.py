@@ -24,10 +24,10 @@ from farm.errors import (
     KernelFailed,
     TimeLimit,
 )
-from farm.measuring import Comparison, Measurement, Options, Status, Verdict
+from farm.measuring import Comparison, Measurement, Options, Samples, Status
 from farm.measuring.checks import blobs_named, check_compare, check_subject
-from farm.measuring.statistics import compare, grade_of, joined, statistics_of
-from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD, ComparedPair
+from farm.measuring.comparison import compared
+from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD
 from farm.measuring.wire import (
     comparison_from_proto,
     comparison_to_proto,
@@ -138,7 +138,7 @@ class Measuring:
             timing_class=self.device.description.timing_class.name.lower(),
         )
         try:
-            context = await self._context([subject], workload, options)
+            context = await self._context([subject], workload)
         except Unusable as unusable:
             return replace(blank, status=Status.REFUSED, error=unusable.error)
         key = hashlib.sha256(
@@ -208,7 +208,6 @@ class Measuring:
         )
 
     async def _compare(self, request: measure_pb2.CompareRequest, options: Options) -> Comparison:
-        threshold = request.threshold or DEFAULT_THRESHOLD
         alone: list[Measurement] = []
         for subject in request.subjects:
             one = measure_pb2.MeasureRequest(
@@ -217,63 +216,42 @@ class Measuring:
             one.options.samples = 3
             alone.append(await self._measure(one, options, race=False))
         good = [index for index, found in enumerate(alone) if found.status is Status.OK]
-        rounds = 0
+        parts: dict[int, list[Samples]] = {}
         if len(good) > 1 and good[0] == 0:
-            if alone[0].unit == "cycles":
-                rounds = alone[0].statistics.n if alone[0].statistics else 0
+            if alone[0].unit == "cycles":  # they are the same in each call
+                parts = {index: [alone[index].samples] for index in good}
             else:
-                rounds = await self._interleave(request, options, alone, good)
-        pairs = [
-            _pair(alone[0], other, threshold)
-            if index in good and rounds
-            else ComparedPair(Verdict.NONE)
-            for index, other in enumerate(alone[1:], 1)
-        ]
-        return Comparison(tuple(alone), tuple(pairs), rounds=rounds)
+                parts = await self._interleave(request, options, good)
+        return compared(alone, parts, request.threshold or DEFAULT_THRESHOLD)
 
     async def _interleave(
-        self,
-        request: measure_pb2.CompareRequest,
-        options: Options,
-        alone: list[Measurement],
-        good: Sequence[int],
-    ) -> int:
-        """Run rounds of the candidates at `good`, put their samples into `alone`, and return how many there were."""
+        self, request: measure_pb2.CompareRequest, options: Options, good: Sequence[int]
+    ) -> dict[int, list[Samples]]:
+        """Run the rounds of the candidates at `good`; return the samples of each in each process."""
         subjects = [request.subjects[index] for index in good]
-        context = await self._context(subjects, request.workload, options)
+        context = await self._context(subjects, request.workload)
         mine = measure_pb2.CompareRequest(subjects=subjects, workload=request.workload)
         mine.options.CopyFrom(request.options)
         mine.options.budget_s = options.budget_s / COMPARE_PROCESSES
         mine.threshold = request.threshold
         mine.min_rounds = -(-(request.min_rounds or DEFAULT_ROUNDS[0]) // COMPARE_PROCESSES)
         mine.max_rounds = -(-(request.max_rounds or DEFAULT_ROUNDS[1]) // COMPARE_PROCESSES)
-        parts: list[Comparison] = []
+        parts: dict[int, list[Samples]] = {index: [] for index in good}
         for _ in range(COMPARE_PROCESSES):
-            if parts:
-                context.calls[:] = [it.samples.calls for it in parts[0].measurements]
             mine.context.CopyFrom(context)
             message = session_pb2.SessionRequest(seq=1, compare=mine)
             reply = await self._ask(message, options.limit_s, _CpuWatch())
             raise_error(reply)
-            parts.append(comparison_from_proto(reply.compared))
-        for place, index in enumerate(good):
-            samples = joined([part.measurements[place].samples for part in parts])
-            found = parts[0].measurements[place]
-            statistics = statistics_of(samples, found.clock)
-            alone[index] = replace(
-                alone[index],
-                clock=found.clock,
-                samples=samples,
-                statistics=statistics,
-                grade=grade_of(statistics),
-            )
-        return sum(part.rounds for part in parts)
+            found = comparison_from_proto(reply.compared).measurements
+            for index, measurement in zip(good, found, strict=True):
+                parts[index].append(measurement.samples)
+            context.calls[:] = [parts[index][0].calls for index in good]
+        return parts
 
     async def _context(
         self,
         subjects: Sequence[measure_pb2.Subject],
         workload: measure_pb2.Workload,
-        options: Options,
     ) -> measure_pb2.WorkerContext:
         name = self.device.description.timing_class.name
         context = measure_pb2.WorkerContext(
@@ -368,8 +346,3 @@ class _CpuWatch:
 async def _kill(worker: SessionWorker) -> None:
     await worker.kill()
     worker.close()
-
-
-def _pair(first: Measurement, other: Measurement, threshold: float) -> ComparedPair:
-    first.check_comparable(other)
-    return compare(first.samples, other.samples, first.clock, threshold)

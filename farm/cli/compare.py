@@ -38,7 +38,7 @@ from farm.core.limits import MAX_JOB_LIMIT_S
     metavar="LEAST MOST",
     nargs=2,
     type=click.IntRange(10, 10_000),
-    default=(20, 400),
+    default=(40, 400),
     show_default=True,
     help="In a round, each candidate has one sample.",
 )

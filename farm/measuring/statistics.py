@@ -14,6 +14,7 @@ run is not counted. The interval is the percentile bootstrap of that median.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +24,23 @@ from farm.measuring.values import ComparedPair, Grade, Samples, Statistics, Verd
 
 RESAMPLES = 1_000
 CONFIDENCE = 0.95
+LOOK_CONFIDENCE = 0.99
+"""Of the interval that ends a comparison early: who looks again and again is fooled more often."""
 MIN_CLEAN = 3
+MIN_PAIRS = 10
+"""Fewer say nothing. If so few are clean, all are used: CPU time has little of what disturbed them."""
 GRADES = ((Grade.A, 0.01), (Grade.B, 0.05))
 _SEED = 20_240_229
 
 Numbers = NDArray[np.float64]
 
 
-def interval(values: Numbers) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the median of at least one number."""
+def interval(values: Numbers, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the bootstrap interval of the median of at least one number."""
     rng = np.random.default_rng(_SEED)
     chosen = rng.integers(0, len(values), (RESAMPLES, len(values)))
     medians = np.median(values[chosen], axis=1)
-    tail = (1 - CONFIDENCE) / 2
+    tail = (1 - confidence) / 2
     low, high = np.quantile(medians, (tail, 1 - tail))
     return float(low), float(high)
 
@@ -69,7 +74,13 @@ def grade_of(found: Statistics | None) -> Grade:
     return next((grade for grade, limit in GRADES if half <= limit), Grade.C)
 
 
-def compare(first: Samples, other: Samples, clock: str, threshold: float) -> ComparedPair:
+def compare(
+    first: Samples,
+    other: Samples,
+    clock: str,
+    threshold: float,
+    confidence: float = CONFIDENCE,
+) -> ComparedPair:
     """Return what interleaved samples say of `other` against `first`; samples of one index are a pair.
 
     Parameters
@@ -83,19 +94,36 @@ def compare(first: Samples, other: Samples, clock: str, threshold: float) -> Com
     usable[:] = (a[:count] > 0) & (b[:count] > 0)
     clean = usable.copy()
     clean[[index for index in (*first.disturbed, *other.disturbed) if index < count]] = False
-    chosen = clean if clean.sum() >= MIN_CLEAN else usable
+    chosen = clean if clean.sum() >= MIN_PAIRS else usable
     if not chosen.any():
         return ComparedPair(Verdict.INCONCLUSIVE, pairs=count)
     ratios = b[:count][chosen] / a[:count][chosen]
-    low, high = interval(ratios)
+    low, high = interval(ratios, confidence)
+    enough = chosen.sum() >= MIN_PAIRS
     return ComparedPair(
-        verdict=verdict_of(low, high, threshold),
+        verdict=verdict_of(low, high, threshold) if enough else Verdict.INCONCLUSIVE,
         ratio=float(np.median(ratios)),
         low=low,
         high=high,
         pairs=count,
         clean=int(clean.sum()),
     )
+
+
+def compare_parts(
+    first: Sequence[Samples], other: Sequence[Samples], clock: str, threshold: float
+) -> ComparedPair:
+    """Return what the interleaved samples of several processes say together.
+
+    A difference must show in each of them: one that only one process has is of how that one lies in memory.
+    """
+    whole = compare(joined(first), joined(other), clock, threshold)
+    if whole.verdict not in (Verdict.FASTER, Verdict.SLOWER):
+        return whole
+    parts = [compare(a, b, clock, threshold) for a, b in zip(first, other, strict=True)]
+    edge = 1 - threshold if whole.verdict is Verdict.FASTER else 1 + threshold
+    agree = all((it.ratio < edge) == (whole.verdict is Verdict.FASTER) for it in parts)
+    return whole if agree else replace(whole, verdict=Verdict.INCONCLUSIVE)
 
 
 def verdict_of(low: float, high: float, threshold: float) -> Verdict:

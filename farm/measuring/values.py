@@ -20,7 +20,7 @@ MAX_NAME_BYTES = 128
 MIN_THRESHOLD, MAX_THRESHOLD = 0.001, 0.5
 MIN_ROUNDS, MAX_ROUNDS = 10, 10_000
 DEFAULT_THRESHOLD = 0.02
-DEFAULT_ROUNDS = (20, 400)
+DEFAULT_ROUNDS = (40, 400)
 """At least and at most, over all processes of a comparison."""
 
 

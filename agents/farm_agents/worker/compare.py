@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 from farm.api.v1 import measure_pb2
 from farm.errors import InvalidInput, KernelFailed
 from farm.measuring import Comparison, Measurement, Samples, Status, Verdict
-from farm.measuring.statistics import compare, grade_of, statistics_of
+from farm.measuring.statistics import (
+    LOOK_CONFIDENCE,
+    compare,
+    grade_of,
+    statistics_of,
+)
 from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD
 from farm.measuring.wire import options_from_proto
 from farm_agents.worker.measure import (
@@ -122,7 +127,7 @@ def run_rounds(
 
 def _is_decided(samples: Sequence[Samples], clock: str, threshold: float) -> bool:
     first, *others = samples
-    pairs = (compare(first, other, clock, threshold) for other in others)
+    pairs = (compare(first, other, clock, threshold, LOOK_CONFIDENCE) for other in others)
     return all(pair.verdict is not Verdict.INCONCLUSIVE for pair in pairs)
 
 

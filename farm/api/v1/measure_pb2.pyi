@@ -689,7 +689,7 @@ class CompareRequest(_message.Message):
     threshold: _builtins.float
     """Differences below it do not matter, 0.001 to 0.5; default 0.02."""
     min_rounds: _builtins.int
-    """Rounds at least and at most, 10 to 10,000; defaults 20 and 400. In a round each candidate has one sample."""
+    """Rounds at least and at most, 10 to 10,000; defaults 40 and 400. In a round each candidate has one sample."""
     max_rounds: _builtins.int
     @_builtins.property
     def subjects(self) -> _containers.RepeatedCompositeFieldContainer[Global___Subject]:

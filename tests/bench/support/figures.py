@@ -36,9 +36,9 @@ def emit(
     peer_value: float | None = None,
     spread: Sequence[float] = (),
 ) -> None:
-    """Print one figure; `ratio` above 1 means better than the peer."""
+    """Print one figure; `ratio` above 1 means better than the peer, None that one of the two is 0."""
     ratio = None
-    if peer_value:
+    if peer_value and value:
         ratio = peer_value / value if lower_is_better else value / peer_value
     line = {
         "name": name,

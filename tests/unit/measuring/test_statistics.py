@@ -11,8 +11,10 @@ from farm.errors import InvalidInput
 from farm.measuring import CacheMode, Grade, Measurement, Options, Samples, Status, Verdict
 from farm.measuring.statistics import (
     compare,
+    compare_parts,
     disturbed,
     grade_of,
+    joined,
     settled,
     statistics_of,
     verdict_of,
@@ -76,12 +78,42 @@ def test_verdict_is_of_the_whole_interval(low, width, threshold):
         assert low < 1 - threshold <= high or low <= 1 + threshold < high
 
 
-def test_compare_leaves_pairs_with_a_disturbed_sample_out():
-    first = samples([100] * 10, disturbed=(0,))
-    other = samples([9000, 9000, *[110] * 8], disturbed=(1,))
+def test_compare_leaves_pairs_with_a_disturbed_sample_out_where_enough_are_clean():
+    first = samples([100] * 20, disturbed=(0,))
+    other = samples([9000] * 2 + [110] * 18, disturbed=(1,))
     pair = compare(first, other, "cpu_ns", 0.02)
-    assert (pair.verdict, pair.pairs, pair.clean) == (Verdict.SLOWER, 10, 8)
-    assert pair.ratio == pytest.approx(1.1)
+    assert (pair.verdict, pair.pairs, pair.clean) == (Verdict.SLOWER, 20, 18)
+    assert (pair.low, pair.ratio, pair.high) == pytest.approx((1.1, 1.1, 1.1))
+    noisy = samples([100] * 20, disturbed=range(15))
+    pair = compare(noisy, other, "cpu_ns", 0.02)
+    assert (pair.clean, pair.ratio) == (5, pytest.approx(1.1))
+
+
+def test_few_pairs_say_nothing():
+    first, other = samples([100] * 9), samples([200] * 9)
+    assert compare(first, other, "cpu_ns", 0.02).verdict is Verdict.INCONCLUSIVE
+
+
+def test_difference_that_only_one_process_has_is_no_verdict():
+    first = [samples([100] * 30), samples([100] * 30)]
+    both = [samples([110] * 30), samples([112] * 30)]
+    one = [samples([110] * 35), samples([100] * 10)]
+    assert compare_parts(first, both, "cpu_ns", 0.02).verdict is Verdict.SLOWER
+    assert compare_parts(both, first, "cpu_ns", 0.02).verdict is Verdict.FASTER
+    first = [samples([100] * 35), samples([100] * 10)]
+    assert compare(*map(joined, (first, one)), "cpu_ns", 0.02).verdict is Verdict.SLOWER
+    assert compare_parts(first, one, "cpu_ns", 0.02).verdict is Verdict.INCONCLUSIVE
+
+
+def test_samples_of_processes_are_joined_in_order():
+    parts = [
+        samples([1, 2], wall_ns=(1, 2), disturbed=(1,)),
+        samples([3], wall_ns=(3,), disturbed=(0,)),
+    ]
+    whole = joined(parts)
+    assert (whole.cpu_ns, whole.wall_ns, whole.disturbed) == ((1, 2, 3), (1, 2, 3), (1, 2))
+    with pytest.raises(InvalidInput, match="different numbers of calls"):
+        joined([samples([1]), samples([1], calls=2)])
 
 
 def test_compare_without_usable_pairs_is_inconclusive():
