@@ -74,11 +74,19 @@ class BlobIndex:
             self.used_bytes -= known.size_bytes
 
     def unused_since(self, at: float) -> Iterator[tuple[str, int]]:
-        """Yield name and size of the blobs that nobody used since `at`, the longest unused first."""
-        for name, known in list(self._known.items()):
+        """Yield name and size of the blobs that nobody used since `at`, the longest unused first.
+
+        Nothing may be used or dropped meanwhile.
+        """
+        for name, known in self._known.items():
             if known.used_at > at:
                 return
             yield name, known.size_bytes
+
+    def size_if_unused(self, name: str, at: float) -> int | None:
+        """Return the size of a blob that is there and that nobody used since `at`; None of any other."""
+        known = self._known.get(name)
+        return None if known is None or known.used_at > at else known.size_bytes
 
 
 def _files(folder: Path) -> Iterator[tuple[float, str, int]]:

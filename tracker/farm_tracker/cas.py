@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -31,7 +32,7 @@ from farm_tracker.blob_index import BlobIndex
 from farm_tracker.blob_writer import BlobWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 
     from farm.core.clock import Clock
 
@@ -39,6 +40,10 @@ MAX_BLOB_BYTES = 1 << 30
 HOLD_S = 600.0
 MORE_ROOM = 0.05
 """What is evicted beyond need, as a part of the limit, so that it need not be done for every blob."""
+EVICTED_AT_ONCE = 64
+PAUSE_S = 0.0005
+"""Between two slices of an eviction."""
+ROUNDS = 8
 MAX_DEFAULT_BYTES = 64 << 30
 
 log = logging.getLogger(__name__)
@@ -50,6 +55,10 @@ class Evicted:
 
     blobs: int
     size_bytes: int
+
+    def plus(self, blobs: int, size_bytes: int) -> Evicted:
+        """Return this with more."""
+        return Evicted(self.blobs + blobs, self.size_bytes + size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +184,7 @@ class BlobStore:
                 self._claimed_bytes += digest.size_bytes
         if not has_room:
             # What is pinned from now on was looked up just now, and so is held: nobody has to wait for this.
-            pinned = frozenset(self.pinned())
-            with self._lock:
-                self._make_room(digest, pinned)
-                self._claimed_bytes += digest.size_bytes
+            self._make_room(digest, frozenset(self.pinned()))
 
     def unclaim(self, digest: Digest) -> None:
         """Keep room no more for a blob that was given up."""
@@ -283,40 +289,65 @@ class BlobStore:
             )
 
     def _make_room(self, digest: Digest, pinned: frozenset[str]) -> None:
-        """Evict what is needed least until a blob has room; raise StoreFull if it cannot have it, and evict nothing."""
-        lacking_bytes = self._lacking(digest)
-        if lacking_bytes <= 0:  # another has made room meanwhile
-            return
-        wanted, victims = lacking_bytes + int(self.limit_bytes * MORE_ROOM), Evicted(0, 0)
+        """Evict what is needed least until a blob has room, and claim it; raise StoreFull if it cannot have it."""
+        for _ in range(
+            ROUNDS
+        ):  # others take room, or use what was to go, while nobody holds the lock
+            with self._lock:
+                lacking_bytes = self._lacking(digest)
+                if lacking_bytes <= 0:
+                    self._claimed_bytes += digest.size_bytes
+                    return
+                before = self._clock.now() - self._hold_s
+                victims = self._victims(lacking_bytes, before, pinned)
+            if not victims:
+                break
+            self._evict(victims, before)
+        with self._lock:
+            if self._lacking(digest) > 0:
+                raise self._full(digest)
+            self._claimed_bytes += digest.size_bytes
+
+    def _victims(self, lacking_bytes: int, before: float, pinned: frozenset[str]) -> list[str]:
+        """Return what would give some more room than is lacking; nothing if all that may go is not enough."""
+        wanted, size_bytes = lacking_bytes + int(self.limit_bytes * MORE_ROOM), 0
         names = []
-        for name, size_bytes in self._index.unused_since(self._clock.now() - self._hold_s):
-            if victims.size_bytes >= wanted:
+        for name, its_bytes in self._index.unused_since(before):
+            if size_bytes >= wanted:
                 break
             if name not in pinned:
                 names.append(name)
-                victims = Evicted(victims.blobs + 1, victims.size_bytes + size_bytes)
-        if victims.size_bytes >= lacking_bytes:  # else they would go for nothing
-            self._evict(names, victims)
-        if self._lacking(digest) > 0:
-            if self._lacking_on_disk(digest) > 0:
-                raise StoreFull(
-                    f"blob {digest}: the tracker's disk is full ({self._free_bytes()} bytes free, "
-                    f"{self.keep_free_bytes} of them stay for results); free space there, and send it again"
-                )
-            raise StoreFull(
-                f"blob {digest}: no room in the store ({self._index.used_bytes} bytes in use, limit "
-                f"{self.limit_bytes or 'the disk'}); the rest is needed by builds, jobs, kept results, or was used in "
-                f"the last {self._hold_s:g} s; retry later, or raise the limit (`farm up --store-limit`)"
-            )
+                size_bytes += its_bytes
+        return names if size_bytes >= lacking_bytes else []
 
-    def _evict(self, names: Iterable[str], facts: Evicted) -> None:
-        for name in names:
-            _path(self.blobs, name).unlink(missing_ok=True)
-            self._index.drop(name)
-        self._evicted = Evicted(
-            self._evicted.blobs + facts.blobs, self._evicted.size_bytes + facts.size_bytes
+    def _full(self, digest: Digest) -> StoreFull:
+        if self._lacking_on_disk(digest) > 0:
+            return StoreFull(
+                f"blob {digest}: the tracker's disk is full ({self._free_bytes()} bytes free, "
+                f"{self.keep_free_bytes} of them stay for results); free space there, and send it again"
+            )
+        return StoreFull(
+            f"blob {digest}: no room in the store ({self._index.used_bytes} bytes in use, limit "
+            f"{self.limit_bytes or 'the disk'}); the rest is needed by builds, jobs, kept results, or was used in "
+            f"the last {self._hold_s:g} s; retry later, or raise the limit (`farm up --store-limit`)"
         )
-        log.info("evicted blobs=%d size_bytes=%d", facts.blobs, facts.size_bytes)
+
+    def _evict(self, names: Sequence[str], before: float) -> None:
+        """Remove blobs, a few at a time, so that nobody waits long for the lock; one that was used since stays."""
+        evicted = Evicted(0, 0)
+        for start in range(0, len(names), EVICTED_AT_ONCE):
+            if start:
+                time.sleep(PAUSE_S)  # else whoever waits for the lock would not get it
+            with self._lock:
+                for name in names[start : start + EVICTED_AT_ONCE]:
+                    size_bytes = self._index.size_if_unused(name, before)
+                    if size_bytes is not None:
+                        _path(self.blobs, name).unlink(missing_ok=True)
+                        self._index.drop(name)
+                        evicted = evicted.plus(1, size_bytes)
+        with self._lock:
+            self._evicted = self._evicted.plus(evicted.blobs, evicted.size_bytes)
+        log.info("evicted blobs=%d size_bytes=%d", evicted.blobs, evicted.size_bytes)
 
     def _lacking(self, digest: Digest) -> int:
         """Return how many bytes have to go before a blob has room."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
+from farm_tracker import cas
 from farm_tracker.blob_index import MARK_EVERY_S
 from farm_tracker.blob_writer import BlobWriter
 from farm_tracker.cas import BlobStore, default_limit
@@ -315,3 +317,48 @@ def test_any_operations_keep_what_is_pinned_and_the_limit(tmp_path):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None)
     )
+
+
+def test_eviction_of_many_blobs_lets_others_in_between_and_spares_what_they_use(
+    open_store, clock, monkeypatch
+):
+    monkeypatch.setattr(cas, "EVICTED_AT_ONCE", 4)
+    store = open_store()
+    digests = [store.put(content(number, 100)) for number in range(100)]
+    clock.at += HOLD_S + 1
+    pauses = []
+
+    def pause(_):
+        """Whoever asks for a blob between two slices is not kept waiting."""
+        asking = threading.Thread(target=store.has, args=(digests[38],), daemon=True)
+        asking.start()
+        asking.join(60)
+        assert not asking.is_alive(), "the store is locked between two slices"
+        pauses.append(len(folder_sizes(store)))
+
+    monkeypatch.setattr(cas.time, "sleep", pause)
+    store.put(content(1000, 4000))  # needs 40 blobs to go, and takes 5 more
+    assert pauses[:3] == [96, 92, 88]
+    kept = set(digests) - set(store.missing(digests))
+    assert digests[38] in kept
+    usage = store.usage()
+    assert (usage.used_bytes, usage.evicted.blobs) == (9600, 44)
+    assert usage.used_bytes == sum(folder_sizes(store).values())
+
+
+def test_eviction_goes_on_if_others_took_the_room_that_it_made(open_store, clock, monkeypatch):
+    monkeypatch.setattr(cas, "EVICTED_AT_ONCE", 4)
+    store = open_store()
+    for number in range(100):
+        store.put(content(number, 100))
+    clock.at += HOLD_S + 1
+    taken = []
+
+    def pause(_):
+        if not taken:
+            taken.append(store.put(content(2000, 300)))
+
+    monkeypatch.setattr(cas.time, "sleep", pause)
+    digest = store.put(content(1000, 1500))
+    assert store.missing([digest, *taken]) == []
+    assert store.usage().used_bytes <= LIMIT
