@@ -46,8 +46,6 @@ class Health(enum.Enum):
     UNCHECKED = "UNCHECKED"
     CHECKING = "CHECKING"
     GOOD = "GOOD"
-    NOISY = "NOISY"
-    DEGRADED = "DEGRADED"
     BAD = "BAD"
     RECOVERING = "RECOVERING"
 

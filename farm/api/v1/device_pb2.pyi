@@ -79,8 +79,6 @@ class _HealthEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Health.ValueTy
     HEALTH_UNCHECKED: _Health.ValueType  # 1
     HEALTH_CHECKING: _Health.ValueType  # 2
     HEALTH_GOOD: _Health.ValueType  # 3
-    HEALTH_NOISY: _Health.ValueType  # 4
-    HEALTH_DEGRADED: _Health.ValueType  # 5
     HEALTH_BAD: _Health.ValueType  # 6
     HEALTH_RECOVERING: _Health.ValueType  # 7
 
@@ -91,8 +89,6 @@ HEALTH_UNSPECIFIED: Health.ValueType  # 0
 HEALTH_UNCHECKED: Health.ValueType  # 1
 HEALTH_CHECKING: Health.ValueType  # 2
 HEALTH_GOOD: Health.ValueType  # 3
-HEALTH_NOISY: Health.ValueType  # 4
-HEALTH_DEGRADED: Health.ValueType  # 5
 HEALTH_BAD: Health.ValueType  # 6
 HEALTH_RECOVERING: Health.ValueType  # 7
 Global___Health: _TypeAlias = Health  # noqa: Y015
@@ -228,7 +224,7 @@ class Device(_message.Message):
     observed: Global___Observed.ValueType
     health: Global___Health.ValueType
     health_cause: _builtins.str
-    """Why it is BAD or DEGRADED."""
+    """Why it is BAD or RECOVERING."""
     use: Global___Use.ValueType
     epoch: _builtins.int
     """The last epoch that was given out for it."""

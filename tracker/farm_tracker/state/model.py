@@ -57,8 +57,6 @@ class Health(StrEnum):
     UNCHECKED = "UNCHECKED"
     CHECKING = "CHECKING"
     GOOD = "GOOD"
-    NOISY = "NOISY"
-    DEGRADED = "DEGRADED"
     BAD = "BAD"
     RECOVERING = "RECOVERING"
 

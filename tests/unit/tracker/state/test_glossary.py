@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from farm_tracker.state import table
+from farm_tracker.state.model import Health
 from farm_tracker.state.run import Outcome, Verdict
 
 PAGE = Path(__file__).parents[4] / "docs" / "states.md"
@@ -33,6 +34,13 @@ def test_glossary_explains_each_state_of_the_table_and_no_other(title):
     explained = re.findall(r"^\| ([A-Z_]+) \| (?=\S)", sections()[title], flags=re.MULTILINE)
     rules = SECTIONS[title]
     assert sorted(explained) == sorted({state for pair in rules.items() for state in _both(pair)})
+
+
+def test_glossary_explains_each_health_and_no_other():
+    explained = re.findall(
+        r"^\| ([A-Z_]+) \| (?=\S)", sections()["Health of a device"], re.MULTILINE
+    )
+    assert sorted(explained) == sorted(Health)
 
 
 def test_glossary_names_every_outcome_and_verdict():

@@ -113,8 +113,8 @@ def test_lease_that_nobody_could_serve_is_refused_with_the_nearest(world):
 
 
 def test_lease_that_cannot_wait_is_refused_at_once_with_the_situation(world):
-    world.happen(world.agent(devices=(world.device(health=Health.DEGRADED),)))
-    with pytest.raises(DeviceBusy, match=r"dev0 \(DEGRADED\)"):
+    world.happen(world.agent(devices=(world.device(health=Health.RECOVERING),)))
+    with pytest.raises(DeviceBusy, match=r"dev0 \(RECOVERING\)"):
         world.happen(world.request(wait_s=0.0))
     world.happen(world.request(wait_s=3.0))
     world.happen(Tick(), after=2.9)
@@ -147,7 +147,7 @@ def test_lease_of_another_epoch_is_fenced(world):
 
 
 def test_lease_queued_cannot_be_renewed_but_given_up(world):
-    world.happen(world.agent(devices=(world.device(health=Health.NOISY),)))
+    world.happen(world.agent(devices=(world.device(health=Health.CHECKING),)))
     world.happen(world.request())
     with pytest.raises(Fenced, match="QUEUED"):
         world.happen(LeaseRenewed("l1", 0, 5.0))
