@@ -135,4 +135,4 @@ class Conv8:
 
 
 BACKEND = Conv8()
-CONV8 = Accelerator(name="conv8", backend=BACKEND)
+CONV8 = Accelerator(name="conv8", timing="native", backend=BACKEND)
