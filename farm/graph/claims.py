@@ -18,6 +18,7 @@ from farm.graph.match import Match, match_at
 from farm.graph.pattern import Either, Op, Pattern, PatternNode, Wildcard
 
 MAX_REASON = 500
+NO_REASON = "refused without a reason"
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ def _match(
         return None
     if reason is None:
         return found
-    claims.refuse(found.nodes, f"{label}: {reason[:MAX_REASON] or 'refused without a reason'}")
+    claims.refuse(found.nodes, f"{label}: {reason[:MAX_REASON] or NO_REASON}")
     return None
 
 

@@ -21,9 +21,11 @@ from farm.codegen.accelerator.compile import compile_loaded
 from farm.codegen.accelerator.layer import layer_of
 from farm.codegen.accelerator.library import space_of_external
 from farm.errors import FarmError, UnsupportedFunction
+from farm.graph import Graph
 from farm.ir import Function, Role, interpret
 from farm.porting.encoding import check_encoding
 from farm.porting.findings import Finding, Report
+from farm.porting.graphs import check_backend
 from farm.porting.installed import check_installed
 from farm.porting.probes import KINDS, inputs_of, probes
 from farm.runtime.plugin import open_program
@@ -40,6 +42,7 @@ def check_accelerator(
     accelerator: Accelerator,
     functions: Iterable[tuple[str, Function]] = (),
     *,
+    graphs: Iterable[tuple[str, Graph]] = (),
     own_only: bool = False,
     seed: int = 0,
     tell: Tell | None = None,
@@ -50,6 +53,8 @@ def check_accelerator(
     ----------
     functions
         Layers of your own with a label each, checked besides those that the farm brings.
+    graphs
+        The same for the backend of graphs, if there is one.
     own_only
         Leave out those that the farm brings.
     tell
@@ -81,6 +86,9 @@ def check_accelerator(
         )
     for finding in check_installed(accelerator, taken, seed):
         note(finding)
+    if accelerator.backend is not None:
+        for finding in check_backend(accelerator.backend, graphs, own_only=own_only, seed=seed):
+            note(finding)
     return Report(accelerator.name, tuple(findings))
 
 
