@@ -75,6 +75,13 @@ class Search:
                 asked.append(number)
         return asked
 
+    def claim(self, number: int) -> bool:
+        """Have a configuration of one's own choice count as asked for; False if it was asked for before."""
+        if not self.history.is_new(number):
+            return False
+        self.history.pending[number] = None
+        return True
+
     def tell(self, number: int, cost: float | None) -> None:
         """Add a result, asked for or not (a record of an earlier search).
 
