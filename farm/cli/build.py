@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The artifact to write.  [default: FILE.farm in the current folder]",
 )
+@click.option(
+    "--tuned",
+    metavar="DB",
+    type=EXISTING_FILE,
+    help="Use the best schedules in this database, which `farm tune` wrote.",
+)
 @click.option("--local", is_flag=True, help="Build in this process, without a farm.")
 @tracker_option
 @output_option
@@ -54,6 +60,7 @@ def command(
     variants: bool,
     keep_going: bool,
     out: Path | None,
+    tuned: Path | None,
     local: bool,
     tracker: str | None,
     output: Output,
@@ -101,12 +108,24 @@ def command(
     from farm.cli.source import read_request
 
     request = read_request(file, targets, declarations, options)
+    if tuned is not None:
+        request = with_best(request, tuned)
     with output.steps("building") as steps:
         follow = _Follow(steps)
         artifact = _build(request, target_host, variants, keep_going, local, tracker, follow)
     artifact.save(out)
     builds = [outcome for _, outcome in sorted(follow.ended.items())]
     output.result(_json(out, artifact, builds), _text(out, artifact, builds))
+
+
+def with_best(request: Request, database: Path) -> Request:
+    """Return a request with the best schedules that a database has for its functions and targets."""
+    from farm.building import plan
+    from farm.tune import Records
+
+    with Records(database, create=False) as records:
+        items = plan(request, variants=True, tuned=records).items
+    return [(item.target, [item.function]) for item in items if item.kind == "device"]
 
 
 def _build(

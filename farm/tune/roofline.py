@@ -90,11 +90,7 @@ def ceiling_functions(target: Target, dtype: DType) -> list[tuple[Function, Work
     stream = te.function(
         "ceiling_memory", [x, te.compute(x.shape, lambda *i: x[i] + x[i], name="y")]
     )
-    found = []
-    for function in (product, stream):
-        work = work_of(function)
-        found.append((scheduled(function, target), work))
-    return found
+    return [(scheduled(each, target), work_of(each)) for each in (product, stream)]
 
 
 def main_dtype(function: Function) -> DType:

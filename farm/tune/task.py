@@ -84,14 +84,12 @@ class Task:
         self.best: float | None = None
         self.bests: list[float] = []
         self.unit = ""
+        self.default_value: float | None = None
         self._first: deque[int] = deque()
         self._schedules: dict[int, Schedule] = {}
         self._good: dict[int, float] = {}
-
-    @property
-    def default(self) -> int:
+        self.default = template.space.number(template.default)
         """The configuration that is good without tuning."""
-        return self.template.space.number(self.template.default)
 
     @property
     def exhausted(self) -> bool:
@@ -213,6 +211,8 @@ class Task:
         self.since_gain += 1
         if record.value is not None:
             self.unit = record.unit
+            if number == self.default:
+                self.default_value = record.value
             if record.checked and record.grade != Grade.C.value:
                 self._good[number] = record.value
             if self.best is None or record.value < self.best * (1 - GAIN):

@@ -6,7 +6,7 @@ Owns: from functions and a selector to tasks, and back to results. Does not own:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from farm.tune.records.record import Key, Workload
 from farm.tune.task import Task
 from farm.tune.templates import template_for
 from farm.tune.transfer import transferred
-from farm.tune.tuner import Decision, Observer, Tuner
+from farm.tune.tuner import Decision, DeviceUse, Observer, Tuner
 
 if TYPE_CHECKING:
     from farm.client import Client
@@ -40,6 +40,10 @@ class Tuned:
         One for each function, in the order given.
     interrupted
         It was ended by Ctrl-C: what was measured is kept, and nothing was compared.
+    skipped
+        Functions with nothing to choose, or that the target cannot run, and why; if it is all, the first is raised.
+    devices
+        What each did.
     """
 
     decisions: tuple[Decision, ...]
@@ -47,6 +51,8 @@ class Tuned:
     trials: int
     measured: int
     interrupted: bool = False
+    skipped: tuple[tuple[str, str], ...] = ()
+    devices: Mapping[str, DeviceUse] = field(default_factory=dict)
 
 
 def tune(
@@ -66,6 +72,7 @@ def tune(
     strategy: str | None = None,
     weights: Mapping[str, float] | None = None,
     options: Options | None = None,
+    ceilings: bool = True,
     observer: Observer | None = None,
     clock: Clock | None = None,
 ) -> Tuned:
@@ -97,6 +104,8 @@ def tune(
         How much a saving counts, by function name; 1 by default.
     options
         How to measure while searching.
+    ceilings
+        Whether to record, at the end, what the device can do at best, for reports.
     observer
         Called after each step.
 
@@ -128,14 +137,19 @@ def tune(
     try:
         measurer = _measurer(client, selector, options, seed)
         places = measurer.places()
-        tasks = _tasks(given, places, target, seed, strategy, dict(weights or {}), measurer)
+        tasks, skipped = _tasks(
+            given, places, target, seed, strategy, dict(weights or {}), measurer
+        )
         for task in tasks:
             _prepare(task, opened, places[0], resume=resume, transfer=transfer)
-        bounds = _bounds(tasks, measurer) if near is not None else []
+        bounds = _bounds(tasks, measurer, opened) if near is not None else []
         tuner = Tuner(
             measurer, tasks, limits, opened, bounds=bounds, observer=observer, clock=clock
         )
-        return _run(tuner)
+        found = replace(_run(tuner), skipped=tuple(skipped))
+        if ceilings and opened is not None and near is None and not found.interrupted:
+            _bounds(tasks, measurer, opened)
+        return found
     finally:
         if opened is not None and opened is not records:
             opened.close()
@@ -150,7 +164,12 @@ def _run(tuner: Tuner) -> Tuned:
         interrupted = True
         decisions = [Decision(task, None) for task in progress.tasks]
     return Tuned(
-        tuple(decisions), progress.elapsed_s, progress.trials, progress.measured, interrupted
+        tuple(decisions),
+        progress.elapsed_s,
+        progress.trials,
+        progress.measured,
+        interrupted,
+        devices=progress.devices,
     )
 
 
@@ -172,7 +191,7 @@ def _tasks(
     strategy: str | None,
     weights: dict[str, float],
     measurer: Measurer,
-) -> list[Task]:
+) -> tuple[list[Task], list[tuple[str, str]]]:
     run = random_id("tune")
     options = getattr(measurer, "options", None) or Options()
     names = [function.name for function in functions]
@@ -180,11 +199,18 @@ def _tasks(
         raise InvalidInput(f"tune: two functions have one name ({', '.join(names)}); rename one")
     if unknown := sorted(set(weights) - set(names)):
         raise InvalidInput(f"tune: weights of unknown functions ({', '.join(unknown)})")
-    tasks = []
+    tasks: list[Task] = []
+    skipped: list[tuple[str, str]] = []
+    first: FarmError | None = None
     for function in functions:
         chosen = as_target(function.target or target or places[0].targets[0])
         threads = min(place.threads for place in places)
-        template = template_for(function, chosen, threads=threads)
+        try:
+            template = template_for(function, chosen, threads=threads)
+        except InvalidInput as error:
+            first = first or error
+            skipped.append((function.name, error.message))
+            continue
         key = Key(
             workload=Workload.of(function).id,
             target=str(chosen),
@@ -203,7 +229,9 @@ def _tasks(
                 weight=weights.get(function.name, 1.0),
             )
         )
-    return tasks
+    if not tasks and first is not None:
+        raise first
+    return tasks, skipped
 
 
 def _prepare(
@@ -221,16 +249,18 @@ def _prepare(
     task.try_first(first)
 
 
-def _bounds(tasks: Sequence[Task], measurer: Measurer) -> list[float | None]:
+def _bounds(
+    tasks: Sequence[Task], measurer: Measurer, records: Records | None
+) -> list[float | None]:
+    """Return the least time that a call of each task can take; None where that cannot be told."""
     from farm.tune.ceilings import measured_ceilings
     from farm.tune.roofline import work_of
 
     found: list[float | None] = []
     for task in tasks:
         try:
-            ceilings = measured_ceilings(measurer, task.function, task.template.target)
+            known = measured_ceilings(measurer, task.function, task.key, records, run=task.run)
         except FarmError:
-            found.append(None)
-            continue
-        found.append(None if ceilings is None else ceilings.bound(work_of(task.function)))
+            known = None
+        found.append(None if known is None else known.bound(work_of(task.function)))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from farm.tune.records import Outcome, Records
 from farm.tune.roofline import Ceilings, Work, work_of
 from farm.tune.scheduler import choose, gradient
 from farm.tune.tuner import Progress
-from farm.tune.tuning import tune
+from farm.tune.tuning import tune as tune_whole
+
+tune = partial(tune_whole, ceilings=False)
 
 
 def elementwise(name: str = "scale", size: int = 4096) -> Function:
@@ -264,6 +267,15 @@ def test_tuning_near_the_roofline_ends() -> None:
     assert fast.trials < 5
     slow = tune(layers(), Landscape(formula(1e9)), trials=25, near=0.5)
     assert slow.trials == 25
+
+
+def test_ceilings_are_recorded_once_for_reports(records: Records) -> None:
+    land = Landscape(by_width)
+    for _ in range(2):
+        tune_whole(layers(), land, trials=2, records=records, transfer=False)
+    names = sorted(workload.name for workload in records.workloads())
+    assert names == ["ceiling_arithmetic", "ceiling_memory", "layers"]
+    assert len([r for r in records.find() if r.template.startswith("ceiling")]) == 2
 
 
 def test_several_workloads_share_the_trials_where_they_gain_most(records: Records) -> None:

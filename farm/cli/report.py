@@ -1,0 +1,37 @@
+"""``farm report``: a page about what tunings recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from farm.cli.files import EXISTING_FILE
+from farm.cli.output import Output
+
+
+@click.command("report")
+@click.argument("database", metavar="DB", type=EXISTING_FILE)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write.",
+)
+@click.option("--title", default="Tuning", show_default=True)
+def command(database: Path, out: Path, title: str) -> None:
+    """Write one HTML page with plots: progress, landscape, samples, noise, roofline. It needs nothing else.
+
+    \b
+    Example:
+      farm report tune.db -o report.html
+    """  # noqa: D301 - click's mark
+    from farm.core.files import write_atomic
+    from farm.tune import Records
+    from farm.tune.report import report
+
+    with Records(database, create=False) as records:
+        write_atomic(out, report(records, title=title).encode())
+    Output(json=False).result({}, str(out))
