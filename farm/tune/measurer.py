@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import farm.te as te
 from farm.artifact import Artifact
 from farm.client.measuring import Candidate, Measured, Workload, reference_artifact
-from farm.errors import InvalidInput, NobodyCanServe
+from farm.errors import InfrastructureError, InvalidInput, NobodyCanServe
 from farm.ir import Function
 from farm.measuring import Comparison, Options, Status
 from farm.target import Target
@@ -156,8 +156,8 @@ class FarmMeasurer:
         )
 
     def compare(self, subject: Subject, functions: Sequence[Function]) -> Comparison:
-        """Interleave candidates on one of the devices."""
-        return self._client.compare(
+        """Interleave candidates on one of the devices; raises what the farm failed."""
+        job = self._client.compare(
             [
                 Candidate(str(number), function, subject.target)
                 for number, function in enumerate(functions)
@@ -165,6 +165,13 @@ class FarmMeasurer:
             workload=self._workload(subject),
             selector=self._selector,
         )
+        job.wait()
+        compared = job.result().comparison
+        if compared is None:
+            raise InfrastructureError(
+                f"tune: the comparison of {subject.function.name} has no result; compare again"
+            )
+        return compared
 
     def _workload(self, subject: Subject) -> Workload:
         from farm.ir import serialise

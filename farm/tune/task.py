@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from farm.client.measuring import Measured
 from farm.errors import FarmError
 from farm.ir import Function
-from farm.measuring import Grade
 from farm.schedule import Schedule
 from farm.tune.limits import GAIN
 from farm.tune.measurer import Subject
@@ -213,7 +212,7 @@ class Task:
             self.unit = record.unit
             if number == self.default:
                 self.default_value = record.value
-            if record.checked and record.grade != Grade.C.value:
+            if record.checked:  # however noisy: a comparison decides
                 self._good[number] = record.value
             if self.best is None or record.value < self.best * (1 - GAIN):
                 self.since_gain = 0

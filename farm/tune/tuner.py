@@ -4,7 +4,7 @@ Owns: the order of trials among workloads, when to stop, what is recorded when, 
 configurations (`task`, `search`), measuring (`measurer`), the database (`records`).
 
 Invariant: a result is in the database before it is told to anybody; whoever ends the tuner loses nothing that was
-measured. Only what was right and not too noisy may win, and only by a comparison; a tie keeps the incumbent.
+measured. Only what was right may win, and only by a comparison; a tie keeps the incumbent.
 """
 
 from __future__ import annotations
