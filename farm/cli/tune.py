@@ -12,7 +12,7 @@ import click
 from farm.cli.connection import connect, tracker_option
 from farm.cli.files import EXISTING_FILE
 from farm.cli.output import Output, output_option
-from farm.cli.spans import seconds_or_none
+from farm.cli.spans import seconds, seconds_or_none
 from farm.cli.text import printable, span
 
 if TYPE_CHECKING:
@@ -56,6 +56,16 @@ STRATEGIES = ("portfolio", "surrogate", "local", "evolutionary", "annealing", "r
     show_default=True,
     help="The database that keeps every measurement and the result.",
 )
+@click.option(
+    "--decide",
+    "decide_s",
+    callback=seconds,
+    default="20s",
+    show_default=True,
+    metavar="SPAN",
+    help="How long the best may be compared at the end.",
+)
+@click.option("--no-ceilings", is_flag=True, help="Do not measure what the device can do at best.")
 @click.option("--resume", is_flag=True, help="Go on with a former tuning; measure nothing twice.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, (1 << 63) - 1))
 @click.option("--strategy", type=click.Choice(STRATEGIES), help="How to choose what to try.")
@@ -71,6 +81,8 @@ def command(
     patience: int | None,
     near: float | None,
     records: Path,
+    decide_s: float,
+    no_ceilings: bool,
     resume: bool,
     seed: int,
     strategy: str | None,
@@ -114,6 +126,8 @@ def command(
             resume=resume,
             seed=seed,
             strategy=strategy,
+            decide_s=decide_s,
+            ceilings=not no_ceilings,
             observer=view,
         )
     output.result(_json(found, records), _text(found, records))
@@ -129,29 +143,28 @@ def chosen(request: Request, names: Sequence[str]) -> list[Function]:
     Raises
     ------
     InvalidInput
-        A name is unknown, or a function stands there for several targets.
+        A name is unknown.
     """
     from farm.errors import InvalidInput
     from farm.ir import Function
+    from farm.target import as_target
 
     pairs: list[Any] = list(request.items() if isinstance(request, Mapping) else [])
     if isinstance(request, Function):
         pairs = [(None, request)]
     elif not isinstance(request, Mapping):
         pairs = [each if isinstance(each, tuple) else (None, each) for each in request]
-    found: dict[str, Function] = {}
-    for target, part in pairs:
-        for function in [part] if isinstance(part, Function) else part:
-            placed = function if target is None else replace(function, target=str(target))
-            if found.setdefault(function.name, placed) != placed:
-                raise InvalidInput(
-                    f"tune {function.name}: it stands for several targets; choose one with --target"
-                )
-    if unknown := sorted(set(names) - set(found)):
+    found = [
+        function if target is None else replace(function, target=str(as_target(target)))
+        for target, part in pairs
+        for function in ([part] if isinstance(part, Function) else part)
+    ]
+    known = {function.name for function in found}
+    if unknown := sorted(set(names) - known):
         raise InvalidInput(
-            f"tune: no function {', '.join(unknown)}; the file has {', '.join(found)}"
+            f"tune: no function {', '.join(unknown)}; the file has {', '.join(sorted(known))}"
         )
-    return [function for name, function in found.items() if not names or name in names]
+    return [function for function in found if not names or function.name in names]
 
 
 def _json(found: Tuned, records: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import farm.te as te
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from farm.client import Client, DeviceInfo
 
 BUILDS_AHEAD = 6
+SEARCH_OPTIONS = Options(samples=5, sample_s=0.001, warm_up_s=0.05, budget_s=0.25)
+"""Few samples: while searching, many candidates tell more than exact times; the best are compared at the end."""
+DECIDE_S = 20.0
 PROBE_OPTIONS = Options(samples=3, warm_up_s=0.0, budget_s=0.05)
 
 
@@ -97,6 +100,8 @@ class FarmMeasurer:
         Of the devices; all that match are used.
     options
         How to measure while searching.
+    decide_s
+        How long the samples of one comparison may take, 0.001 to 200 s.
     seed
         Of the inputs.
     """
@@ -107,10 +112,14 @@ class FarmMeasurer:
         selector: str = "",
         *,
         options: Options | None = None,
+        decide_s: float = DECIDE_S,
         seed: int = 0,
     ) -> None:
         self._client, self._selector, self._seed = client, selector, seed
-        self.options = options or Options()
+        self.options = options or SEARCH_OPTIONS
+        self._deciding = replace(
+            self.options, samples=3, budget_s=decide_s, limit_s=2 * decide_s + 90.0
+        )
         self._places: list[Place] | None = None
         self._references: dict[bytes, Artifact] = {}
 
@@ -164,6 +173,7 @@ class FarmMeasurer:
             ],
             workload=self._workload(subject),
             selector=self._selector,
+            options=self._deciding,
         )
         job.wait()
         compared = job.result().comparison

@@ -18,7 +18,7 @@ from farm.ir import Function
 from farm.measuring import Options
 from farm.target import Target, as_target
 from farm.tune.limits import Limits
-from farm.tune.measurer import FarmMeasurer, Measurer, Place
+from farm.tune.measurer import DECIDE_S, FarmMeasurer, Measurer, Place
 from farm.tune.records.database import Records
 from farm.tune.records.record import Key, Workload
 from farm.tune.task import Task
@@ -41,7 +41,8 @@ class Tuned:
     interrupted
         It was ended by Ctrl-C: what was measured is kept, and nothing was compared.
     skipped
-        Functions with nothing to choose, or that the target cannot run, and why; if it is all, the first is raised.
+        Functions of other targets, with nothing to choose, or that the target cannot run, and why; if it is all, the
+        first of these errors is raised.
     devices
         What each did.
     """
@@ -72,6 +73,7 @@ def tune(
     strategy: str | None = None,
     weights: Mapping[str, float] | None = None,
     options: Options | None = None,
+    decide_s: float = DECIDE_S,
     ceilings: bool = True,
     observer: Observer | None = None,
     clock: Clock | None = None,
@@ -81,7 +83,8 @@ def tune(
     Parameters
     ----------
     functions
-        As their authors wrote them; schedules are what is found.
+        As their authors wrote them; schedules are what is found. Those that are placed on other kinds of target than
+        the devices' are skipped.
     client
         A connection to a farm.
     selector
@@ -104,6 +107,8 @@ def tune(
         How much a saving counts, by function name; 1 by default.
     options
         How to measure while searching.
+    decide_s
+        How long the samples of the comparison at the end may take, for each function; 0.001 to 200 s.
     ceilings
         Whether to record, at the end, what the device can do at best, for reports.
     observer
@@ -135,7 +140,7 @@ def tune(
         raise InvalidInput("tune: there are no records to resume; name their database")
     opened = Records(records) if isinstance(records, str | Path) else records
     try:
-        measurer = _measurer(client, selector, options, seed)
+        measurer = _measurer(client, selector, options, decide_s, seed)
         places = measurer.places()
         tasks, skipped = _tasks(
             given, places, target, seed, strategy, dict(weights or {}), measurer
@@ -174,12 +179,12 @@ def _run(tuner: Tuner) -> Tuned:
 
 
 def _measurer(
-    client: Client | Measurer, selector: str, options: Options | None, seed: int
+    client: Client | Measurer, selector: str, options: Options | None, decide_s: float, seed: int
 ) -> Measurer:
     from farm.client import Client
 
     if isinstance(client, Client):
-        return FarmMeasurer(client, selector, options=options, seed=seed)
+        return FarmMeasurer(client, selector, options=options, decide_s=decide_s, seed=seed)
     return client
 
 
@@ -194,22 +199,20 @@ def _tasks(
 ) -> tuple[list[Task], list[tuple[str, str]]]:
     run = random_id("tune")
     options = getattr(measurer, "options", None) or Options()
+    functions, errors = _placed(functions, places)
     names = [function.name for function in functions]
     if len(set(names)) != len(names):
         raise InvalidInput(f"tune: two functions have one name ({', '.join(names)}); rename one")
-    if unknown := sorted(set(weights) - set(names)):
+    if unknown := sorted(set(weights) - set(names) - set(errors)):
         raise InvalidInput(f"tune: weights of unknown functions ({', '.join(unknown)})")
     tasks: list[Task] = []
-    skipped: list[tuple[str, str]] = []
-    first: FarmError | None = None
     for function in functions:
         chosen = as_target(function.target or target or places[0].targets[0])
         threads = min(place.threads for place in places)
         try:
             template = template_for(function, chosen, threads=threads)
         except InvalidInput as error:
-            first = first or error
-            skipped.append((function.name, error.message))
+            errors[function.name] = error
             continue
         key = Key(
             workload=Workload.of(function).id,
@@ -229,9 +232,25 @@ def _tasks(
                 weight=weights.get(function.name, 1.0),
             )
         )
-    if not tasks and first is not None:
-        raise first
-    return tasks, skipped
+    if not tasks:
+        raise next(iter(errors.values()))
+    return tasks, [(name, error.message) for name, error in errors.items()]
+
+
+def _placed(
+    functions: Sequence[Function], places: Sequence[Place]
+) -> tuple[list[Function], dict[str, FarmError]]:
+    """Return the functions that may run on the devices, and for the names of others why they may not."""
+    family = as_target(places[0].targets[0]).family
+    fitting = [f for f in functions if f.target is None or as_target(f.target).family == family]
+    names = {function.name for function in fitting}
+    errors: dict[str, FarmError] = {}
+    for function in functions:
+        if function.name not in names:
+            errors[function.name] = InvalidInput(
+                f"tune {function.name}: it is for {function.target}, and the devices run {family}; choose others"
+            )
+    return fitting, errors
 
 
 def _prepare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -70,12 +71,9 @@ def test_every_trial_is_recorded_and_the_best_wins_by_comparison(records: Record
     best = min(record.value or 0 for record in kept)
     assert decision.winner.value == best
     assert 0 < decision.winner.ratio < 1
-    assert records.best(decision.task.key.workload, X86_TARGET) == decision.winner
+    assert records.best(decision.task.key.workload, X86) == decision.winner
     assert len(land.compared) == 1
     assert 2 <= len(land.compared[0]) <= 7
-
-
-X86_TARGET = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
 
 
 def test_a_seed_repeats_a_tuning() -> None:
@@ -169,7 +167,7 @@ def test_when_everything_fails_nothing_wins_and_the_reasons_are_counted(records:
     found = tune(elementwise(), Landscape(lambda function: Status.CRASH), trials=4, records=records)
     (decision,) = found.decisions
     assert decision.winner is None
-    assert records.best(decision.task.key.workload, X86_TARGET) is None
+    assert records.best(decision.task.key.workload, X86) is None
     ((key, count),) = decision.task.errors.items()
     assert key[0] is Outcome.CRASH
     assert count == found.trials
@@ -320,6 +318,7 @@ def test_gradient_prefers_the_unknown_then_what_gains_then_what_counts_more() ->
         (lambda land: tune(layers(), land, weights={"other": 2}), "unknown functions"),
         (lambda land: tune(layers(), land, strategy="luck"), "strategy"),
         (lambda land: tune(layers(), land, target="opencl"), "opencl"),
+        (lambda land: tune(replace(layers(), target="ea"), land), "the devices run llvm/x86_64"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(call: Callable[[Landscape], object], message: str) -> None:
@@ -327,6 +326,18 @@ def test_what_cannot_be_tuned_is_refused(call: Callable[[Landscape], object], me
     with pytest.raises(InvalidInput, match=message):
         call(land)
     assert not land.measured
+
+
+def test_functions_of_other_targets_and_without_choices_are_skipped_with_the_reason() -> None:
+    tiny = elementwise("tiny", 1)
+    elsewhere = replace(layers("elsewhere"), target="llvm -mtriple=aarch64-linux-gnu")
+    both = [replace(layers(), target=X86), replace(layers(), target="ea")]
+    found = tune([tiny, elsewhere, *both], Landscape(by_width), trials=3)
+    assert [decision.task.name for decision in found.decisions] == ["layers"]
+    reasons = dict(found.skipped)
+    assert set(reasons) == {"tiny", "elsewhere"}
+    assert "aarch64" in reasons["elsewhere"]
+    assert "nothing to choose" in reasons["tiny"]
 
 
 def test_work_counts_operations_and_bytes() -> None:
