@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from farm.client.measuring import Measured
-from farm.errors import FarmError
+from farm.errors import FarmError, KernelFailed
 from farm.ir import Function
 from farm.schedule import Schedule
 from farm.tune.limits import GAIN
@@ -223,14 +223,17 @@ class Task:
 
 def record_of(key: Key, found: Measured) -> Record:
     """Return the record of what was measured, without its configuration."""
-    error = found.error
+    error, outcome, value = found.error, Outcome(found.status.value), found.value
+    if outcome is Outcome.OK and not (value is not None and 0 < value < float("inf")):
+        outcome, value = Outcome.FORGED, None
+        error = KernelFailed("measure: a call that takes no time; look at the device's clock")
     plain = Record(
         key,
         "",
         {},
         "",
-        Outcome(found.status.value),
-        value=found.value,
+        outcome,
+        value=value,
         device_id=found.device_id,
         error_code="" if error is None else error.code,
         error_message="" if error is None else error.message,

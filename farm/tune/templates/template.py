@@ -82,12 +82,13 @@ def space_of(
     values: Mapping[str, tuple[Value, ...]],
     constraints: list[str],
 ) -> Space:
-    """Return a space; raises InvalidInput if it would have no parameter."""
-    if not values:
+    """Return a space; raises InvalidInput if it has one configuration only."""
+    space = Space(values, constraints) if values else None
+    if space is None or space.size == 1:
         raise InvalidInput(
             f"tune {function.name}: its loops leave nothing to choose; use larger extents, or build it as it is"
         )
-    return Space(values, constraints)
+    return space
 
 
 def refused(function: Function, stage: str, configuration: Configuration) -> ScheduleError:

@@ -69,7 +69,7 @@ OPERATORS: dict[str, Callable[[], Function]] = {
     "resize": lambda: of(lambda x: ops.resize(x, (6, 40)), (1, 2, 3, 20)),
     "softmax": lambda: of(ops.softmax, (3, 64)),
     "sum": lambda: of(lambda x: ops.sum(x, (0, 1)), (3, 4, 24)),
-    "transpose": lambda: of(ops.transpose, (9, 40)),
+    "transpose": lambda: of(ops.transpose, (12, 40)),
 }
 
 

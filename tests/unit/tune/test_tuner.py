@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from unit.tune.landscapes import Landscape
+from unit.tune.landscapes import X86, Landscape
 
 import farm.ops as ops
 import farm.te as te
