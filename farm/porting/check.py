@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from farm.accel import Accelerator, Loaded, guard
-from farm.codegen.accelerator import space_of, with_knobs
+from farm.codegen.accelerator import with_knobs
+from farm.codegen.accelerator.asking import knobs_on
 from farm.codegen.accelerator.compile import compile_loaded
-from farm.codegen.accelerator.layer import layer_of
-from farm.codegen.accelerator.library import space_of_external
 from farm.errors import FarmError, UnsupportedFunction
 from farm.graph import Graph
 from farm.ir import Function, Role, interpret
@@ -220,14 +219,7 @@ class _Functions:
 
     def space(self, function: Function) -> Mapping[str, Sequence[int | str]]:
         """Return the knobs that a function has here."""
-        it, who = self.loaded.accelerator, self.loaded.who
-        for external in it.externals:
-            layer = layer_of(function)
-            if not guard.call(who, external.name, external.supports, layer, self.value):
-                return space_of_external(self.loaded, external, layer, self.value)
-        if it.knobs is None:
-            return {}
-        return space_of(who, "knobs", guard.call(who, "knobs", it.knobs, function, self.value))
+        return knobs_on(self.loaded, function, self.config)
 
 
 def _some(values: Sequence[int | str]) -> list[int | str]:

@@ -3,7 +3,8 @@
 Owns: what a function computes in terms that libraries and code generators have: a matrix product or a convolution with
 its sizes, and the expression around it. Does not own: what any accelerator can do.
 
-Invariant: a `Layer` stands for exactly what its function computes.
+Invariant: a `Layer` stands for exactly what its function computes. A variable that is always 0 stands as 0 in it, so
+that functions that were scheduled read as those that were not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from farm import ops, te
 from farm.errors import UnsupportedFunction
 from farm.ir import Buffer, Function, Role
-from farm.ir.affine import affine
+from farm.ir.affine import affine, simplified
+from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, Var, map_children
 from farm.ir.source import Source
 from farm.ir.stmt import Allocate, Block, For, Stmt, Store
@@ -35,7 +37,7 @@ class Product:
     x: Buffer
     w: Buffer
     result: Buffer
-    axes: tuple[Var, ...]
+    axes: tuple[Expr, ...]
     reduced: tuple[Var, ...]
     extents: Mapping[Var, int]
     x_at: tuple[Expr, ...]
@@ -64,7 +66,7 @@ class Layer:
     sizes: Mapping[str, int]
     product: Product | None
     out: Buffer
-    axes: tuple[Var, ...]
+    axes: tuple[Expr, ...]
     value: Expr
 
     @property
@@ -108,7 +110,7 @@ class _Reading:
         self.function = function
         self.inputs = [p.buffer for p in function.params if p.role is Role.INPUT]
         self.product: Product | None = None
-        self.stages: dict[str, tuple[tuple[Var, ...], Expr]] = {}
+        self.stages: dict[str, tuple[tuple[Expr, ...], Expr]] = {}
 
     def refuse(self, why: str) -> UnsupportedFunction:
         """Make the error that says why it is no layer."""
@@ -120,11 +122,11 @@ class _Reading:
         while isinstance(nest, For):
             loops.append(nest)
             nest = nest.body
-        variables = tuple(loop.var for loop in loops)
         match nest:
             case Store(buffer, indices, value):
                 self.check_cover(buffer, indices, loops)
-                self.stages[buffer.name] = (variables, self.inline(value))
+                value = _plain(value, {loop.var: loop.extent for loop in loops})
+                self.stages[buffer.name] = (_axes_of(loops), self.inline(value))
             case Block((Store(buffer, indices, first), For() as inner)):
                 self.check_cover(buffer, indices, loops)
                 self.reduction(buffer, loops, first, inner)
@@ -133,36 +135,37 @@ class _Reading:
 
     def check_cover(self, buffer: Buffer, indices: tuple[Expr, ...], loops: list[For]) -> None:
         """Refuse stores that do not write each element exactly once, in the loops' order."""
-        if indices != tuple(loop.var for loop in loops) or buffer.shape != tuple(
-            loop.extent for loop in loops
-        ):
+        ones = _ones(loops)
+        found = tuple(substitute(index, ones) for index in indices)
+        if found != _axes_of(loops) or buffer.shape != tuple(loop.extent for loop in loops):
             raise self.refuse(f"{buffer.name} is not stored element by element over its own shape")
         if buffer.name in self.stages or (self.product and self.product.result == buffer):
             raise self.refuse(f"{buffer.name} is stored twice")
 
     def reduction(self, buffer: Buffer, loops: list[For], first: Expr, inner: For) -> None:
         """Take a reduction, which must be the one sum of products."""
-        axes = tuple(loop.var for loop in loops)
+        axes = _axes_of(loops)
         reduced = [inner]
         body = inner.body
         while isinstance(body, For):
             reduced.append(body)
             body = body.body
         factors = None
+        extents = {loop.var: loop.extent for loop in (*loops, *reduced)}
         match body:
             case Store(target, indices, Binary(BinaryOp.ADD, Load(read, again), term)) if (
-                target == read == buffer and indices == again == axes
+                target == read == buffer
+                and all(_plains(at, extents) == axes for at in (indices, again))
             ):
-                factors = _factors(term)
+                factors = _factors(_plain(term, extents))
         if factors is None or not isinstance(first, Const) or first.value != 0:
             raise self.refuse(f"{buffer.name} is reduced, but not as a sum of products from 0")
         if self.product is not None:
             raise self.refuse("it has two sums of products")
-        extents = {loop.var: loop.extent for loop in (*loops, *reduced)}
         made = [
             Product(
                 *(self.source(x.buffer)[0], w.buffer, buffer, axes),
-                tuple(loop.var for loop in reduced),
+                tuple(loop.var for loop in reduced if loop.extent > 1),
                 *(extents, x.indices, w.indices, self.source(x.buffer)[1]),
             )
             for x, w in (factors, factors[::-1])
@@ -176,13 +179,15 @@ class _Reading:
         """Return the input that a factor is, and the zeros around it."""
         if buffer in self.inputs:
             return buffer, ((0, 0),) * len(buffer.shape)
-        variables, value = self.stages.get(buffer.name, ((), None))
+        axes, value = self.stages.get(buffer.name, ((), None))
         if isinstance(value, Select) and isinstance(value.if_true, Load):
             inner = value.if_true
-            around = _around(buffer, inner, variables)
+            around = _around(buffer, inner, axes)
             if inner.buffer in self.inputs and around is not None:
-                axes = dict(zip(variables, _axes(len(variables)), strict=True))
-                if _padded(inner.buffer, around) == substitute(value, axes):
+                names: dict[Var, Expr] = {
+                    it: Var(f"axis{i}") for i, it in enumerate(axes) if isinstance(it, Var)
+                }
+                if _padded(inner.buffer, around) == substitute(value, names):
                     return inner.buffer, around
         raise self.refuse(
             f"the factor {buffer.name} is no input, nor an input with zeros around it"
@@ -192,10 +197,9 @@ class _Reading:
         """Replace loads of earlier element-wise stages by what they hold."""
         match expr:
             case Load(buffer, indices) if buffer.name in self.stages:
-                variables, value = self.stages[buffer.name]
-                return substitute(
-                    value, dict(zip(variables, map(self.inline, indices), strict=True))
-                )
+                axes, value = self.stages[buffer.name]
+                moved = zip(axes, map(self.inline, indices), strict=True)
+                return substitute(value, {it: index for it, index in moved if isinstance(it, Var)})
             case _:
                 return map_children(expr, self.inline)
 
@@ -235,16 +239,33 @@ class _Reading:
         return names.index(buffer.name)
 
 
-def _axes(rank: int) -> tuple[Var, ...]:
-    return tuple(Var(f"axis{number}") for number in range(rank))
+def _ones(loops: Sequence[For]) -> dict[Var, Expr]:
+    """Return 0 for each variable that is always 0."""
+    return {loop.var: Const(0, DType.INT64) for loop in loops if loop.extent == 1}
+
+
+def _axes_of(loops: Sequence[For]) -> tuple[Expr, ...]:
+    ones = _ones(loops)
+    return tuple(ones.get(loop.var, loop.var) for loop in loops)
+
+
+def _plain(expr: Expr, extents: Mapping[Var, int]) -> Expr:
+    """Return an equal expression whose indices are written in one way: affine forms, 0 for what is always 0."""
+    zeros: dict[Var, Expr] = {var: Const(0, DType.INT64) for var, n in extents.items() if n == 1}
+    return simplified(substitute(expr, zeros), extents)
+
+
+def _plains(indices: Sequence[Expr], extents: Mapping[Var, int]) -> tuple[Expr, ...]:
+    return tuple(_plain(index, extents) for index in indices)
 
 
 def _around(
-    buffer: Buffer, inner: Load, variables: tuple[Var, ...]
+    buffer: Buffer, inner: Load, axes: tuple[Expr, ...]
 ) -> tuple[tuple[int, int], ...] | None:
     """Return how far each dimension of a padded buffer reaches beyond the one inside, as far as indices tell."""
     found = []
-    extents = dict(zip(variables, buffer.shape, strict=True))
+    pairs = zip(axes, buffer.shape, strict=True)
+    extents = {axis: size for axis, size in pairs if isinstance(axis, Var)}
     for outer, size, index in zip(buffer.shape, inner.buffer.shape, inner.indices, strict=True):
         form = affine(index, extents)
         before = -1 if form is None else -form.constant
@@ -255,15 +276,16 @@ def _around(
 
 
 def _padded(source: Buffer, around: Sequence[tuple[int, int]]) -> Expr:
-    """Return what `farm.ops.pad` computes of a buffer, at `_axes`."""
+    """Return what `farm.ops.pad` computes of a buffer, with axes called axis0, axis1 and so on."""
     x = te.placeholder(source.shape, source.dtype, name=source.name)
     nest = te.function("padded", [x, ops.pad(x, around)]).body
-    variables = []
+    loops: list[For] = []
     while isinstance(nest, For):
-        variables.append(nest.var)
+        loops.append(nest)
         nest = nest.body
     assert isinstance(nest, Store)
-    return substitute(nest.value, dict(zip(variables, _axes(len(variables)), strict=True)))
+    plain = _plain(nest.value, {loop.var: loop.extent for loop in loops})
+    return substitute(plain, {loop.var: Var(f"axis{i}") for i, loop in enumerate(loops)})
 
 
 def _factors(term: Expr) -> tuple[Load, Load] | None:
@@ -283,36 +305,41 @@ def _recognised(product: Product) -> tuple[str, dict[str, int]] | None:
 
 
 def _dense(it: Product) -> tuple[str, dict[str, int]] | None:
-    if len(it.axes) != 2 or len(it.reduced) != 1:
+    if len(it.axes) != 2 or len(it.reduced) > 1 or len(it.x.shape) != 2 or len(it.w.shape) != 2:
         return None
-    (i, j), (k,) = it.axes, it.reduced
-    if it.x_at != (i, k) or it.w_at not in ((k, j), (j, k)):
+    i, j = it.axes
+    k = it.reduced[0] if it.reduced else Const(0, DType.INT64)
+    (m, n), depth = it.result.shape, it.x.shape[1]
+    ways = {0: ((k, j), (depth, n)), 1: ((j, k), (n, depth))}
+    found = [way for way, (at, shape) in ways.items() if (it.w_at, it.w.shape) == (at, shape)]
+    whole = it.x.shape[0] == m and depth == (it.extents[k] if isinstance(k, Var) else 1)
+    if it.x_at != (i, k) or not found or not whole or any(map(any, it.around)):
         return None
-    m, n, depth = (it.extents[each] for each in (i, j, k))
-    if it.x.shape != (m, depth) or any(map(any, it.around)):
-        return None
-    return "dense", {"m": m, "n": n, "k": depth, "transposed": int(it.w_at == (j, k))}
+    return "dense", {"m": m, "n": n, "k": depth, "transposed": found[0]}
 
 
 def _conv2d(it: Product, *, nhwc: bool) -> tuple[str, dict[str, int]] | None:
-    if len(it.axes) != 4 or len(it.x_at) != 4 or len(it.w_at) != 4 or len(it.reduced) != 3:
+    if len(it.axes) != 4 or len(it.x_at) != 4 or len(it.w_at) != 4:
         return None
     b, i, j, o = it.axes if nhwc else (it.axes[0], it.axes[2], it.axes[3], it.axes[1])
-    at = it.w_at if nhwc else (it.w_at[2], it.w_at[3], it.w_at[1], it.w_at[0])
-    r, s, c, column = at
-    inner = (r, s, c)
-    if column != o or any(each not in it.reduced for each in inner) or len({*inner}) != 3:
+    order = (0, 1, 2, 3) if nhwc else (2, 3, 1, 0)
+    r, s, c, column = (it.w_at[position] for position in order)
+    moving = [each for each in (r, s, c) if isinstance(each, Var)]
+    if column != o or len({*moving}) != len(moving) or {*moving} != {*it.reduced}:
+        return None
+    if any(each not in (*moving, Const(0, DType.INT64)) for each in (r, s, c)):
         return None
     row, col, channel = it.x_at[1:] if nhwc else (it.x_at[2], it.x_at[3], it.x_at[1])
-    if not _same(it.x_at[0], b, it.extents) or not _same(channel, c, it.extents):
+    if it.x_at[0] != b or channel != c:
         return None
-    assert isinstance(r, Var)
-    assert isinstance(s, Var)
-    assert isinstance(c, Var)
     down, right = _steps(row, (i, r), it.extents), _steps(col, (j, s), it.extents)
     if down is None or right is None:
         return None
-    n, oh, ow, outputs, kh, kw, channels = (it.extents[v] for v in (b, i, j, o, r, s, c))
+    n, oh, ow, outputs = (it.result.shape[at] for at in ((0, 1, 2, 3) if nhwc else (0, 2, 3, 1)))
+    kh, kw, channels, last = (it.w.shape[position] for position in order)
+    extents = [it.extents[each] if isinstance(each, Var) else 1 for each in (r, s, c)]
+    if extents != [kh, kw, channels] or last != outputs:
+        return None
     height, width = it.x.shape[1:3] if nhwc else it.x.shape[2:]
     rows, columns = it.around[1:3] if nhwc else it.around[2:]
     given = it.x.shape[3] if nhwc else it.x.shape[1]
@@ -346,25 +373,22 @@ def _conv2d(it: Product, *, nhwc: bool) -> tuple[str, dict[str, int]] | None:
     return "conv2d", dict(zip(names, (*sizes, int(nhwc)), strict=True))
 
 
-def _same(index: Expr, variable: Expr, extents: Mapping[Var, int]) -> bool:
-    form = affine(index, extents)
-    return form is not None and form == affine(variable, extents)
-
-
 def _steps(
-    index: Expr, variables: Sequence[Var], extents: Mapping[Var, int]
+    index: Expr, variables: tuple[Expr, Expr], extents: Mapping[Var, int]
 ) -> tuple[int, int] | None:
     """Return the coefficients of two variables in an index that has no other terms; 1 where a variable is always 0."""
     form = affine(index, extents)
     if form is None or form.constant:
         return None
-    steps = dict.fromkeys(variables, 1)
+    steps = {it: 1 for it in variables if isinstance(it, Var)}
+    missing = set(steps)
     for digit, factor in form.terms:
         if digit.var not in steps or digit.lower != 1 or not digit.is_top or factor < 1:
             return None
         steps[digit.var] = factor
-    missing = {v for v in variables if extents[v] > 1} - {digit.var for digit, _ in form.terms}
-    return None if missing else (steps[variables[0]], steps[variables[1]])
+        missing.discard(digit.var)
+    first, second = (steps[it] if isinstance(it, Var) else 1 for it in variables)
+    return None if missing else (first, second)
 
 
 def _loads(expr: Expr) -> list[Load]:

@@ -1,6 +1,7 @@
 """A function with choices: the space of its schedules on one target.
 
-Owns: what every template offers, and finding the one for a target. Does not own: its choices (`llvm`, `ea`).
+Owns: what every template offers, and finding the one for a target. Does not own: its choices (`llvm`,
+`ea`, `accelerator`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def template_for(function: Function, target: str | Target, *, threads: int = 1) 
     UnsupportedFunction
         An accelerator that cannot run it.
     """
+    from farm.tune.templates.accelerator import AcceleratorTemplate
     from farm.tune.templates.ea import EaTemplate
     from farm.tune.templates.llvm import LlvmTemplate
 
@@ -72,8 +74,10 @@ def template_for(function: Function, target: str | Target, *, threads: int = 1) 
         return LlvmTemplate(plain, where, threads)
     if where.kind == "ea":
         return EaTemplate(plain, where)
+    if where.is_plug_in:
+        return AcceleratorTemplate(plain, where)
     raise InvalidInput(
-        f"tune {function.name}: nothing can be chosen for {where}; tune for llvm or ea"
+        f"tune {function.name}: nothing can be chosen for {where}; tune for llvm, ea, or an installed accelerator"
     )
 
 

@@ -31,8 +31,8 @@ BRITTLE = GOOD.replace(
 )
 """Goes wrong as the name of the function says; else it doubles."""
 
-EXAMPLES_USED = ("target",)
-KINDS = ("tile8", "brittle")
+EXAMPLES_USED = ("target", "marlann")
+KINDS = ("tile8", "marlann", "brittle")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 import farm
 from farm import ops, te
 from farm.cli.main import run
+from farm.client.measuring import Candidate, Workload
 from farm.codegen.accelerator import with_knobs
 from farm.errors import (
     BuildFailed,
@@ -19,6 +20,10 @@ from farm.errors import (
     KernelFailed,
     TimeLimit,
 )
+from farm.ir import interpret
+from farm.measuring import Status
+from farm.tune import Search
+from farm.tune.templates import template_for
 
 M, N, K = 21, 13, 30
 
@@ -84,7 +89,13 @@ def test_job_and_commands_take_it_as_any_other_device(port_farm, client, tmp_pat
     capsys.readouterr()
     assert run(["devices", *at, "-o", "json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
-    assert {it["labels"]["kind"] for it in devices} == {"cpu", "tile8", "brittle", "mute"}
+    assert {it["labels"]["kind"] for it in devices} == {
+        "cpu",
+        "mute",
+        "tile8",
+        "marlann",
+        "brittle",
+    }
 
 
 @pytest.mark.parametrize(
@@ -127,3 +138,71 @@ def test_package_that_cannot_be_imported_is_a_bad_device_and_a_failed_build(clie
     with pytest.raises(DeviceBusy, match="nothing to say"):
         client.acquire("kind=mute", wait_s=0)
     assert all(it.observed == "online" for it in client.agents())
+
+
+def test_knobs_are_searched_by_cycles_that_devices_count(client):
+    template = template_for(dense(), "tile8")
+    assert template.default == {"slots": 1}
+    candidates = [
+        Candidate(
+            f"slots {configuration['slots']}", template.schedule(configuration).function, "tile8"
+        )
+        for configuration in map(template.space.configuration, range(template.space.size))
+    ]
+    workload = Workload(reference=dense(), seed=3)
+    found = {
+        it.candidate.key: it
+        for it in client.measure(candidates, workload=workload, selector="config=tile8", race=False)
+    }
+    assert {it.status for it in found.values()} == {Status.OK}
+    values = [found[f"slots {slots}"].value for slots in (1, 2, 4, 8)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > values[2] == values[3]  # 21 rows need three accumulators at most
+    assert all(it.measurement.unit == "cycles" for it in found.values())
+
+
+def quantised(name="layer"):
+    """A convolution of int8 with bias, shift and a positive half of int8, as quantised networks have them."""
+    x = te.placeholder((1, 9, 8, 5), "int8", name="x")
+    w = te.placeholder((3, 3, 5, 12), "int8", name="w")
+    bias = te.placeholder((12,), "int16", name="bias")
+    sums = ops.conv2d(x, w, layout="NHWC", padding=1, stride=(2, 1))
+
+    def body(*at):
+        return te.clip((sums[at] + bias[at[-1]].astype("int32")) >> 7, 0, 127).astype("int8")
+
+    return te.function(name, [x, w, bias, te.compute(sums.shape, body, name="y")])
+
+
+def test_quantised_convolution_is_built_run_and_tuned_for_marlann(client):
+    function = quantised()
+    rng = np.random.default_rng(9)
+    inputs = [
+        rng.integers(p.buffer.dtype.min, p.buffer.dtype.max, p.buffer.shape, p.buffer.dtype.numpy)
+        for p in function.params[:-1]
+    ]
+    (expected,) = interpret(function, inputs)
+    artifact = client.build({"marlann": [function], "llvm": [function]}, variants=True)
+    with client.acquire("kind=marlann") as session:
+        module = session.load(artifact)
+        assert module["layer"].target == "marlann -config=marlann"
+        assert np.array_equal(module["layer"](*inputs), expected)
+    with client.acquire("kind=cpu") as session:
+        assert np.array_equal(session.load(artifact)["layer"](*inputs), expected)
+
+    template = template_for(function, "marlann")
+    search = Search(template.space, seed=1)
+    first = template.space.number(template.default)
+    found = {}
+
+    def candidates():
+        for number in dict.fromkeys((first, *search.ask(6))):
+            configuration = template.space.configuration(number)
+            yield Candidate(str(number), template.schedule(configuration).function, "marlann")
+
+    workload = Workload(reference=function, seed=4)
+    for it in client.measure(candidates(), workload=workload, selector="kind=marlann", race=False):
+        assert it.status is Status.OK, it.error
+        found[int(it.candidate.key)] = it.value
+    assert len(set(found.values())) > 1
+    assert min(found.values()) <= found[first]

@@ -11,6 +11,7 @@ from farm import ops, te
 from farm.codegen.accelerator import layer_of
 from farm.errors import UnsupportedFunction
 from farm.ir import interpret
+from farm.schedule import Schedule
 
 PAIRS = st.tuples(st.integers(1, 2), st.integers(1, 3))
 
@@ -26,10 +27,11 @@ PAIRS = st.tuples(st.integers(1, 2), st.integers(1, 3))
     dilation=PAIRS,
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     swapped=st.booleans(),
+    scheduled=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_convolution_is_recognised_with_its_sizes(
-    nhwc, n, c, o, kernel, stride, dilation, padding, swapped, seed
+    nhwc, n, c, o, kernel, stride, dilation, padding, swapped, scheduled, seed
 ):
     h, w = 7, 8
     x = te.placeholder((n, h, w, c) if nhwc else (n, c, h, w), "int8", name="x")
@@ -38,6 +40,7 @@ def test_convolution_is_recognised_with_its_sizes(
         x, k, stride=stride, dilation=dilation, padding=padding, layout="NHWC" if nhwc else "NCHW"
     )
     f = te.function("layer", [k, x, y] if swapped else [x, k, y])
+    f = Schedule(f).function if scheduled else f
     layer = layer_of(f)
     rng = np.random.default_rng(seed)
     arrays = {t.name: rng.integers(-128, 128, t.shape, np.int8) for t in (x, k)}
