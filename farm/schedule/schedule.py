@@ -19,13 +19,17 @@ from farm.schedule import (
     query,
     reduction,
     tensorize,
+    widen,
 )
 from farm.schedule.methods.loops import Loops
 from farm.schedule.methods.memory import Memory
 from farm.schedule.methods.moves import Moves
 from farm.schedule.methods.queries import Queries
 
-FAMILIES = (cache, inline, inplace, kinds, layout, loops, move, pad, query, reduction, tensorize)
+FAMILIES = (
+    *(cache, inline, inplace, kinds, layout, loops, move, pad, query, reduction),
+    *(tensorize, widen),
+)
 """The modules whose primitives a schedule can take; importing them registers those."""
 
 

@@ -85,3 +85,10 @@ def cpu_features(arch: str, cpu: str) -> frozenset[str] | None:
             if level == cpu:
                 return frozenset(found)
     return CPUS.get(arch, {}).get(cpu)
+
+
+def has_feature(arch: str, cpu: str, attributes: str, name: str) -> bool:
+    """Tell whether a CPU, with attributes as in ``-mattr``, is sure to have a feature."""
+    given = attributes.split(",")
+    by_name = name in (cpu_features(arch, cpu) or ())
+    return (by_name or f"+{name}" in given) and f"-{name}" not in given

@@ -19,7 +19,7 @@ from farm.codegen.llvm.machine import Machine, machine_for, toolchain
 from farm.codegen.llvm.statements import Kernel
 from farm.codegen.llvm.stubs import emit_launch, emit_stub, emit_table_entry
 from farm.codegen.llvm.symbols import undefined_symbols
-from farm.codegen.llvm.unit import Software, Unit
+from farm.codegen.llvm.unit import Dots, Software, Unit
 from farm.codegen.symbol import symbol_of
 from farm.errors import InvalidFunction, UnsupportedFunction
 from farm.ir import Function, LoopKind, signature_of
@@ -142,7 +142,7 @@ def _object(
 ) -> bytes:
     """Emit the object; once more, in software, what turned out to need a library function."""
     allowed = {*ALLOWED_IMPORTS, *function.callees}
-    software: frozenset[Software] = frozenset()
+    software: frozenset[Software] = frozenset(() if machine.has_halves else (Software.HALF,))
     # Plain loops end up waiting for memory or for their own sums, whether they are unrolled or not
     unroll = any(
         isinstance(stmt, For) and stmt.kind is LoopKind.VECTORIZED for stmt in walk(function.body)
@@ -174,12 +174,18 @@ def _module_text(
         software,
         stack_bytes,
         float32_lanes=not machine.flushes_denormals,
-        pairs=machine.architecture == "x86-64",
+        dots=_dots(machine),
     )
     fill(unit)
     if machine.is_elf:
         emit_table_entry(unit, symbol)
     return unit.text()
+
+
+def _dots(machine: Machine) -> Dots:
+    if machine.architecture == "x86-64":
+        return Dots.PAIRS
+    return Dots.QUARTERS if machine.has_dotprod else Dots.NONE
 
 
 def _check_memory(function: Function, machine: Machine) -> None:

@@ -18,11 +18,11 @@ from llvmlite import ir
 from farm.codegen.llvm.casts import emit_cast
 from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.division import Division, Operand
+from farm.codegen.llvm.dots import emit_dot, find_pair
 from farm.codegen.llvm.functions import emit_function
 from farm.codegen.llvm.halves import rounded
 from farm.codegen.llvm.linear import Linear
 from farm.codegen.llvm.memory import Memory
-from farm.codegen.llvm.pairs import emit_pair, find_pair
 from farm.codegen.llvm.types import constant
 from farm.ir.bounds import Interval, interval, whole
 from farm.ir.buffer import Buffer
@@ -129,8 +129,8 @@ class Expressions:
             form = self.context.analysis.of(expr)
             if form != Linear(0, {expr: 1}):
                 return self.memory.sum(form)
-        if self.context.unit.pairs and (pair := find_pair(expr, self.context)):
-            return emit_pair(self.context, pair, self.emit)
+        if (pair := find_pair(expr, self.context)) is not None:
+            return emit_dot(self.context, pair, self.memory, None)
         a, b = self.context.alike(self.emit(expr.a), self.emit(expr.b))
         if op in (BinaryOp.MIN, BinaryOp.MAX):
             order = CompareOp.LT if op is BinaryOp.MIN else CompareOp.GT

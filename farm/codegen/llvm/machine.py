@@ -21,13 +21,23 @@ from llvmlite import binding as llvm
 
 from farm.errors import InvalidTarget
 from farm.target import Target
-from farm.target.cpus import RISCV_LINUX
+from farm.target.cpus import RISCV_LINUX, has_feature
 
 # LLVM's names of the architectures whose objects have been looked at.
 ARCHITECTURES = frozenset(
     {"x86-64", "aarch64", "arm", "thumb", "riscv32", "riscv64", "loongarch64", "wasm32"}
 )
 FORMATS = {"ELF": "elf-object", "Wasm": "wasm-object"}
+
+_ARCHITECTURE_NAMES = {"x86-64": "x86_64", "arm": "armv7", "thumb": "armv7"}
+_HALVES = {
+    "aarch64": ("",),
+    "x86-64": ("f16c",),
+    "arm": ("fp16", "vfp4"),
+    "thumb": ("fp16", "vfp4"),
+    "riscv64": ("zfh", "zfhmin"),
+}
+"""Features that convert between float16 and float32; empty: every CPU does."""
 
 _NO_SYSTEM = frozenset({"unknown", "none", "elf", "pc"})
 _COMPLAINT = re.compile(
@@ -52,7 +62,7 @@ def toolchain(target: Target) -> str:
         c_compiler = f", zig {importlib.metadata.version('ziglang')}"
     except importlib.metadata.PackageNotFoundError:
         c_compiler = ""
-    return f"farm-llvm 2, llvmlite {llvmlite.__version__}, LLVM {version}{c_compiler}"
+    return f"farm-llvm 3, llvmlite {llvmlite.__version__}, LLVM {version}{c_compiler}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,20 @@ class Machine:
     def flushes_denormals(self) -> bool:
         """Whether vectors of float32 lose denormals, as those of 32-bit NEON do."""
         return self.architecture in ("arm", "thumb")
+
+    @property
+    def has_dotprod(self) -> bool:
+        """Whether it is an Arm CPU of 64 bits that is sure to have sdot and udot."""
+        return self.architecture == "aarch64" and self._has("dotprod")
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether it is sure to convert between float16 and float32."""
+        return any(map(self._has, _HALVES.get(self.architecture, ())))
+
+    def _has(self, feature: str) -> bool:
+        arch = _ARCHITECTURE_NAMES.get(self.architecture, self.architecture)
+        return not feature or has_feature(arch, self.cpu, self.features, feature)
 
     def create(self) -> llvm.TargetMachine:
         """Return a new LLVM target machine."""

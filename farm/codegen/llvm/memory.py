@@ -9,7 +9,7 @@ wherever it is used; the verifier has proved it, of masked lanes only under thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -65,6 +65,24 @@ class Memory:
         if buffer.dtype is not DType.BOOL:
             return value
         return context.builder.icmp_unsigned("!=", value, ir.Constant(value.type, 0))
+
+    def row(self, loads: Sequence[Load]) -> ir.Value | None:
+        """Return the elements of several loads, those of one lane next to each other, if they are so in memory.
+
+        There are as many as loads if all lanes have the same, else as many times the lanes.
+        """
+        forms = [self._access(load.buffer, load.indices) for load in loads]
+        first, count = forms[0], len(forms)
+        if any(x.offsets is not None or x.guarded or x.buffer != first.buffer for x in forms):
+            return None
+        if first.stride not in (0, count) or any(x.stride != first.stride for x in forms):
+            return None
+        if any(x.start != first.start.plus(Linear(step)) for step, x in enumerate(forms)):
+            return None
+        lanes = self.context.lanes if first.stride else 1
+        kind = vector(memory_type(first.buffer.dtype), count * lanes)
+        pointer = self._pointer(Access(first.buffer, first.start, 1, None, guarded=False))
+        return self.context.builder.load(pointer, typ=kind, align=_alignment(first))
 
     def copy(self, buffer: Buffer, indices: tuple[Expr, ...], source: Load) -> None:
         """Store elements of another buffer as they are in memory."""

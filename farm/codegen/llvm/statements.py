@@ -22,6 +22,7 @@ from llvmlite import ir
 
 from farm.artifact.abi import DEVICE_TYPE_CPU, DTYPES, PRIVATE_PREFIX, is_public
 from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.dots import DotLoop, emit_dot, find_dot_loop
 from farm.codegen.llvm.expressions import Expressions
 from farm.codegen.llvm.loops import Loops
 from farm.codegen.llvm.parallel import Parallel
@@ -128,6 +129,8 @@ class Kernel:
         match stmt:
             case For(kind=LoopKind.PARALLEL) if stmt.extent > 1:
                 self.parallel.emit(self.context, stmt)
+            case For() if (dot := find_dot_loop(stmt, self.context)) is not None:
+                self._dot_loop(dot)
             case For():
                 self.loops.emit(stmt)
             case Store(buffer, indices, value):
@@ -143,6 +146,13 @@ class Kernel:
                 self._call(stmt)
             case _:
                 raise AssertionError(f"unknown statement {type(stmt).__name__}")
+
+    def _dot_loop(self, loop: DotLoop) -> None:
+        memory, store = self.expressions.memory, loop.store
+        total = memory.load(store.buffer, store.indices)
+        for part in loop.parts:
+            total = emit_dot(self.context, part, memory, total)
+        memory.store(store.buffer, store.indices, total)
 
     def _if(self, stmt: If) -> None:
         condition = self.expressions.emit(stmt.condition)

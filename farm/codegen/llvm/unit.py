@@ -28,6 +28,14 @@ class Software(enum.Enum):
     HALF = "conversion between float16 and float32"
 
 
+class Dots(enum.Enum):
+    """Instructions for sums of products of narrow integers."""
+
+    NONE = "none"
+    PAIRS = "two products of 16-bit integers"
+    QUARTERS = "four products of 8-bit integers"
+
+
 @dataclass
 class Unit:
     """One LLVM module under construction.
@@ -40,8 +48,8 @@ class Unit:
         How much of the stack inner buffers may take.
     float32_lanes
         Whether vectors of float32 compute as scalars do; 32-bit NEON flushes denormals.
-    pairs
-        Whether the target adds two products of 16-bit integers at once.
+    dots
+        What the target has for sums of products of narrow integers.
     texts
         What is added to the module as LLVM's text.
     """
@@ -50,7 +58,7 @@ class Unit:
     software: frozenset[Software] = frozenset()
     stack_bytes: int = 64 << 10
     float32_lanes: bool = True
-    pairs: bool = False
+    dots: Dots = Dots.NONE
     texts: list[str] = field(default_factory=list)
     _functions: dict[str, ir.Function] = field(default_factory=dict)
 

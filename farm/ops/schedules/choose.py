@@ -201,5 +201,5 @@ def _product(leaf: Leaf) -> Product | None:
     if leaf.indices != (i, j) or a not in ((i, k), (k, i)) or b not in ((k, j), (j, k)):
         return None
     m, n, depth = (each.extent for each in leaf.iters)
-    size = leaf.buffer.dtype.value_bytes
-    return Product(leaf.name, m, n, depth, size, b == (j, k), a == (k, i))
+    types = (pair[0].dtype, pair[1].dtype)
+    return Product(leaf.name, m, n, depth, types, leaf.buffer.dtype, b == (j, k), a == (k, i))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from farm.target import Target
+from farm.target.cpus import has_feature
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,14 @@ class Machine:
         Of one register.
     registers
         Vector registers.
+    dots
+        What it has for sums of products of narrow integers: ``pairs`` of 16 bits (x86), ``quarters`` of 8 (Arm's
+        dotprod), or nothing.
     """
 
     vector_bytes: int
     registers: int
+    dots: str = ""
 
     def lanes(self, size_bytes: int) -> int:
         """Return how many elements of a size one register holds."""
@@ -35,5 +40,9 @@ def machine_of(target: Target) -> Machine:
     text = str(target)
     if target.family == "llvm/x86_64":
         # AVX-512's own registers are not used by default: many cores slow down, and v3 is the default level
-        return Machine(16 if "x86-64-v2" in text or "mcpu=x86-64 " in f"{text} " else 32, 16)
-    return Machine(16, 32 if target.family == "llvm/aarch64" else 16)
+        narrow = "x86-64-v2" in text or "mcpu=x86-64 " in f"{text} "
+        return Machine(16 if narrow else 32, 16, "pairs")
+    if target.family == "llvm/aarch64":
+        given = (target.option("mcpu") or "", target.option("mattr") or "")
+        return Machine(16, 32, "quarters" if has_feature("aarch64", *given, "dotprod") else "")
+    return Machine(16, 16)

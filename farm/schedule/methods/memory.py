@@ -220,6 +220,36 @@ class Memory(Recorder):
         arguments = {"block": block, "buffer_index": buffer_index, "storage_scope": storage_scope}
         self.take("set_scope", arguments)
 
+    def set_dtype(self, block: Block, buffer_index: int, dtype: str) -> None:
+        """Keep the inner buffer that a block stores to in a wider type, in which all its values are the same.
+
+        TVM's `unsafe_set_dtype` checks nothing.
+
+        Raises
+        ------
+        ScheduleError
+            The type does not hold every value of the buffer's, or a reduction adds up in the buffer.
+
+        Examples
+        --------
+        >>> sch = Schedule(scale)
+        >>> copy = sch.cache_read("b", 0)
+        >>> sch.set_dtype(copy, 0, "float64")
+        >>> print(sch)
+        func scale(a: float32[10] input, b: float32[10] output) {
+          alloc a_global: float64[10] {
+            for ax0 in 10 {
+              a_global[ax0] = cast(float64, a[ax0])
+            }
+            for i in 10 {
+              b[i] = (cast(float32, a_global[i]) * float32(2.0))
+            }
+          }
+        }
+        """
+        arguments = {"block": block, "buffer_index": buffer_index, "dtype": dtype}
+        self.take("set_dtype", arguments)
+
     def transform_layout(
         self,
         block: Block,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import farm.te as te
+from farm import ops
 from farm.artifact import assemble
 from farm.artifact.abi import private_symbol
 from farm.codegen import compile_function
@@ -28,6 +29,7 @@ from farm.ir.expr import (
 )
 from farm.ir.stmt import For, Store
 from farm.ir.wire import function_digest
+from farm.ops.schedules import scheduled
 from farm.runtime.local import local_capabilities
 from farm.runtime.native import native_loader
 from farm.runtime.qemu import find_emulator, qemu_loader
@@ -235,3 +237,25 @@ def test_functions_elsewhere_stay_within_their_bounds(op, dtype, machine, module
     )
     assert error.max() <= (5 if machine == "opencl" else MAX_ULPS)  # what OpenCL allows for tanh
     assert np.array_equal(y[~finite], nearest[~finite], equal_nan=True)
+
+
+def test_sums_of_four_products_at_once_equal_the_interpreter(tmp_path):
+    loader = loader_for("aarch64/cortex-a76", tmp_path)
+    target = Target.parse("llvm -mtriple=aarch64-linux-gnu -mcpu=cortex-a76")
+    made, arrays = [], {}
+    rng = np.random.default_rng(9)
+    for dtype in ("int8", "uint8"):
+        for ta in (False, True):
+            name = f"product_{dtype}_{ta:d}"
+            info = np.iinfo(dtype)
+            shapes = ((40, 13) if ta else (13, 40)), (40, 32)
+            arrays[name] = [rng.choice([info.min, info.max, 3], s).astype(dtype) for s in shapes]
+            a, b = (te.placeholder(s, dtype, name=x) for s, x in zip(shapes, "ab", strict=True))
+            made.append(te.function(name, [a, b, ops.matmul(a, b, transpose_a=ta)]))
+    modules = [compile_function(serialise(scheduled(f, target)), "device", target) for f in made]
+    with loader.load(assemble(target, modules)) as module:
+        for function in made:
+            given = arrays[function.name]
+            np.testing.assert_array_equal(
+                module.call(function.name, given).outputs[0], interpret(function, given)[0]
+            )

@@ -16,7 +16,7 @@ from farm.artifact.abi import FUNCTIONS_SECTION
 from farm.codegen import compile_function, toolchain_of
 from farm.codegen.llvm.symbols import undefined_symbols
 from farm.errors import InvalidTarget, UnsupportedFunction
-from farm.ir import DType, serialise
+from farm.ir import DType, LoopKind, serialise
 from farm.ir.expr import Cast, Math, MathOp
 from farm.runtime.elf import read_elf
 from farm.target import Target
@@ -64,6 +64,20 @@ def difficult(elementwise_function):
     return serialise(elementwise_function("difficult", arrays, expressions))
 
 
+@pytest.fixture(scope="module")
+def halves(elementwise_function):
+    """Functions of floats of 16 bits, whose conversions are library calls to LLVM where a CPU has none."""
+    types = [DType.FLOAT16, DType.BFLOAT16]
+    arrays = {str(dtype): np.zeros(8, dtype.numpy) for dtype in types}
+    expressions = {}
+    for position, dtype in enumerate(types):
+        for to in (dtype, DType.INT8, DType.INT64, DType.FLOAT64):
+            name = f"{dtype}_to_{to}"
+            expressions[name] = lambda *e, to=to, at=position: Cast(to, e[at] * e[at])
+        expressions[f"root_{dtype}"] = lambda *e, at=position: Math(MathOp.SQRT, e[at])
+    return serialise(elementwise_function("halves", arrays, expressions, LoopKind.VECTORIZED))
+
+
 def dense():
     """A function with a reduction, an inner buffer and a call."""
     x, w = (
@@ -74,6 +88,12 @@ def dense():
     acc = te.compute((8, 16), lambda i, j: te.sum(x[i, k] * w[k, j], k), name="acc")
     y = te.compute((8, 16), lambda i, j: te.tanh(te.maximum(acc[i, j], 0.0)), name="y")
     return serialise(te.function("dense", [x, w, y]))
+
+
+@pytest.mark.parametrize("text", [*ELF_TARGETS, *WASM_TARGETS])
+def test_floats_of_16_bits_need_no_library(text, halves):
+    built = compile_function(halves, "device", Target.parse(text))
+    assert set(undefined_symbols(built.data)) <= {"memcpy", "memset", "memmove"}
 
 
 @pytest.mark.parametrize("text", list(ELF_TARGETS))

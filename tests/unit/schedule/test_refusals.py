@@ -231,6 +231,26 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
         "set_scope of block b: b is a parameter; use cache_write",
     ),
     (
+        lambda: Schedule(scale()).set_dtype("b", 0, "float64"),
+        "set_dtype of block b: b is a parameter; use cache_read or cache_write",
+    ),
+    (
+        lambda: Schedule(scale_shift()).set_dtype("s", 0, "float16"),
+        "set_dtype of block s: float16 does not hold every value of float32; use a wider one",
+    ),
+    (
+        lambda: Schedule(scale_shift()).set_dtype("s", 0, "int64"),
+        "set_dtype of block s: int64 does not hold every value of float32; use a wider one",
+    ),
+    (
+        lambda: Schedule(scale_shift()).set_dtype("s", 0, "float128"),
+        "set_dtype of block s, dtype: unknown ('float128'); use one of bool, int8",
+    ),
+    (
+        lambda: normal().set_dtype("t", 0, "float64"),
+        "set_dtype of block t: t adds up in t, which its type rounds or wraps",
+    ),
+    (
         lambda: Schedule(scale()).transform_layout("b", ("write", 0), "lambda i: (i,)"),
         "transform_layout of block b: b is a parameter",
     ),
