@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from farm.errors import InvalidInput
 from farm.graph.graph import Graph, Node
@@ -148,12 +148,11 @@ class Backend(Protocol):
         ...
 
 
-@runtime_checkable
-class Predicts(Protocol):
-    """A backend that knows how long a region will take."""
+class Predicts(Backend, Protocol):
+    """A backend that knows how long a region will take; `predict` may be left out."""
 
     def predict(self, region: Region, options: Options) -> float:
-        """Return seconds of one call, the way to the device and back included."""
+        """Return seconds of one call, the way to the device and back included; raises FarmError if it cannot say."""
         ...
 
 

@@ -9,13 +9,12 @@ partition is complete, with the CPU for the rest.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from farm.errors import FarmError, InvalidInput, UnsupportedFunction
-from farm.graph.backend import Backend, Option, Options, Predicts, Region, complete_options
+from farm.graph.backend import Backend, Option, Options, Region, complete_options
 from farm.graph.claims import MAX_REASON, Asked, Claims, ask, claim
 from farm.graph.code import Code, checked
 from farm.graph.cost import cpu_seconds
@@ -29,6 +28,8 @@ MAX_CPU_NODES = 16
 """Nodes of one CPU function: more would only make it slow to schedule."""
 MAX_VALUES = 56
 """Values that one function takes and gives: the IR takes 64 parameters."""
+MAX_SECONDS = 1e9
+"""Of one call; more is no prediction."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,16 +253,17 @@ class _Work:
     def _predicted(
         self, asked: Asked, region: Region, options: Mapping[str, Option]
     ) -> float | None:
-        backend = asked.backend
-        if not isinstance(backend, Predicts):
-            return None
         try:
-            seconds: object = asked.guard.call("predict", backend.predict, region, options)
+            predict = asked.guard.call("predict", getattr, asked.backend, "predict", None)
+            if predict is None:
+                return None
+            seconds: object = asked.guard.call("predict", predict, region, options)
         except BackendMisbehavedError as error:
-            self.claims.complain(str(error))
+            if not isinstance(error.__cause__, FarmError):  # that says that it does not know
+                self.claims.complain(str(error))
             return None
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if isinstance(seconds, int | float) and number and 0 <= seconds < math.inf:
+        if isinstance(seconds, int | float) and number and 0 <= seconds <= MAX_SECONDS:
             return float(seconds)
         shown = seconds if number else type(seconds).__name__
         self.claims.complain(

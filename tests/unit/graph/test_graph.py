@@ -136,6 +136,8 @@ def test_builder_refuses_at_the_call_and_goes_on() -> None:
         b.constant(1, "x")
     with pytest.raises(InvalidGraph, match=r"node y \(exp\): no value 'z'; make it first"):
         b.op("exp", "z", name="y")
+    with pytest.raises(InvalidGraph, match="no value 'z'; make it first"):
+        b.type_of("z")
     y = b.op("exp", x, name="y")  # the name is still free
     assert b.finish(y).outputs == ("y",)
 
@@ -177,7 +179,15 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-DOCUMENT = json.loads(to_json(chain()))
+def small() -> Graph:
+    """Return a graph that has a bit of everything that documents have."""
+    b = GraphBuilder("g")
+    x = b.input("x", (2, 3))
+    q = b.op("quantize", x, b.constant(np.float32([0.5, 1, 2]), "scales"), name="q")
+    return b.finish(b.op("pad", q, around=[(0, 1), (1, 0)], name="p"))
+
+
+DOCUMENT = json.loads(to_json(small()))
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
@@ -204,6 +214,49 @@ def test_document_with_anything_anywhere_is_read_or_refused(
     with contextlib.suppress(InvalidGraph):
         graph = from_json(json.dumps(document))
         assert to_json(from_json(to_json(graph))) == to_json(graph)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("types", "x", "dtype"), "int9", "dtype: unknown"),
+        (("types", "x", "shape"), 3, "shape of types of 'x' is no list"),
+        (("types", "q", "quantisation", "scales", 0), "1", "is no number"),
+        (("types", "q", "quantisation", "scales", 0), 10**400, "beyond the largest number"),
+        (("types", "q", "quantisation", "axis"), 0, "3 scales on axis 0"),
+        (("constants", "scales", "data"), "?", "data of constants of 'scales' is no base64"),
+        (("constants", "scales", "data"), "AAAA", "has 3 bytes; float32\\[3\\] needs 12"),
+        (
+            ("constants", "scales"),
+            {"shape": [1], "dtype": "bool", "data": "Ag=="},
+            "neither 0 nor 1",
+        ),
+        (("nodes", 0, "attributes"), [], "attributes of nodes\\[0\\] are no object"),
+        (("nodes", 0, "version"), True, "version of nodes\\[0\\] is no integer"),
+        (("nodes", 0, "extra"), 1, "it needs exactly"),
+        (("inputs",), ["x"] * 60_001, "inputs is no list of at most"),
+        (("inputs",), [f"x{n}" for n in range(59_999)], "values; use at most 60000"),
+    ],
+)
+def test_document_with_a_wrong_field_is_refused_with_its_place(
+    path: tuple[Any, ...], value: Any, message: str
+) -> None:
+    document = json.loads(to_json(small()))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(InvalidGraph, match=message):
+        from_json(json.dumps(document))
+
+
+def test_document_that_is_too_long_is_not_even_parsed() -> None:
+    class Long(bytes):
+        def __len__(self) -> int:
+            return (1 << 28) + 1
+
+    with pytest.raises(InvalidGraph, match="use at most 268435456"):
+        from_json(Long(b"{}"))
 
 
 @pytest.mark.parametrize(
@@ -239,12 +292,19 @@ def test_text_shows_each_node_with_version_and_what_is_not_default() -> None:
     b = GraphBuilder("net")
     x = b.input("x", (1, 2, 4, 4), "int8", Quantisation((0.5,), (3,)))
     w = b.constant(np.zeros((2, 1, 3, 3), np.int8), "w")
-    graph = b.finish(b.op("conv2d", x, w, name="y", groups=2, padding=[1, 1]))
+    y = b.op("conv2d", x, w, name="y", groups=2, padding=[1, 1])
+    total = b.op("sum", y, name="s", keepdims=True)
+    scales = Quantisation((0.5, 1.0), (0, 0), 1)
+    graph = b.finish(total, b.op("clip", y, name="c", low=0, high=9, quantisation=scales))
     assert str(graph).splitlines() == [
-        "graph net(x: int8[1, 2, 4, 4] scale 0.5 zero 3) -> y",
+        "graph net(x: int8[1, 2, 4, 4] scale 0.5 zero 3) -> s, c",
         "  const w: int8[2, 1, 3, 3]",
         "  y: int32[1, 2, 4, 4] = conv2d.1(x, w, padding=[1, 1], groups=2)",
+        "  s: int32[1, 1, 1, 1] = sum.1(y, keepdims=true)",
+        "  c: int32[1, 2, 4, 4] 2 scales on axis 1 = clip.1(y, low=0, high=9)",
     ]
+    with pytest.raises(InvalidGraph, match="no value 'z'; name an input, a constant or what"):
+        graph.type_of("z")
 
 
 @pytest.mark.parametrize("module", [farm.graph.builder, farm.graph.pattern])

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from farm.graph import (
 )
 from farm.graph.guard import BackendMisbehavedError, Guard
 from farm.graph.lower import lower
-from farm.ir import Function
+from farm.ir import Function, Role
 
 SHORT_S = 0.05  # of calls that never return; all others end at once
 
@@ -178,6 +179,20 @@ def other(name: str, dtype: str = "int32", size: int = 4) -> Function:
     return te.function(name, [x, y, te.compute((size,), lambda i: x[i] + y[i], name="z")])
 
 
+def calling(name: str) -> Function:
+    x, y = (te.placeholder((4,), "int32", n) for n in "xy")
+    return te.sequence(name, inputs=[x], outputs=[y], calls=[te.call("else", x, y)])
+
+
+def unwritten(region: Any) -> Function:
+    function = lower(region.graph)
+    (output,) = [p for p in function.params if p.role is Role.OUTPUT]
+    return replace(
+        function,
+        params=(*function.params, replace(output, buffer=replace(output.buffer, name="more"))),
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -199,6 +214,8 @@ def other(name: str, dtype: str = "int32", size: int = 4) -> Function:
             lambda r: FunctionCode(lower(r.graph), "ea", None, other(r.name, size=5)),
             "its function takes",
         ),
+        (lambda r: FunctionCode(calling(r.name), "llvm"), "its function calls others"),
+        (lambda r: FunctionCode(unwritten(r), "llvm"), "its function breaks a rule"),
         (lambda r: JsonCode({"a": object()}, "void run();"), "its document is no plain JSON"),
         (lambda r: JsonCode({"a": float("nan")}, ""), "its document is no plain JSON"),
         (lambda r: JsonCode({"a": "b" * (1 << 20)}, ""), "its document has 1048584 bytes"),
@@ -214,7 +231,7 @@ def test_code_that_does_not_fit_its_region_is_refused(
     assert said in parts.reasons["r"]
 
 
-@pytest.mark.parametrize("value", ["soon", -1.0, float("nan"), True, None])
+@pytest.mark.parametrize("value", ["soon", -1.0, float("nan"), 10**400, True, None])
 def test_prediction_that_is_nonsense_counts_as_none(value: Any) -> None:
     class Predicting(Takes):
         def predict(self, region: Any, options: Any) -> Any:
@@ -224,6 +241,28 @@ def test_prediction_that_is_nonsense_counts_as_none(value: Any) -> None:
     (placed,) = parts.regions
     assert (placed.region.backend, placed.predicted_s) == ("acc", None)
     assert "its predict gave nonsense" in parts.problems[0]
+
+
+def test_prediction_that_is_refused_is_none_and_no_problem() -> None:
+    class Unknown(Takes):
+        def predict(self, region: Any, options: Any) -> Any:
+            raise UnsupportedFunction("no model")
+
+    parts = partition(graph(), [Unknown("acc", frozenset("rs"))])
+    assert [p.predicted_s for p in parts.regions] == [None]
+    assert parts.problems == ()
+
+
+def test_prediction_that_raises_is_a_problem() -> None:
+    backend = Takes("acc", frozenset("rs"))
+    backend.predict = fail  # type: ignore[attr-defined]
+    said = ("backend acc: its predict raised RuntimeError: boom",)
+    assert partition(graph(), [backend]).problems == said
+
+    class Hidden(Takes):
+        predict = property(fail)
+
+    assert partition(graph(), [Hidden("acc", frozenset("rs"))]).problems == said
 
 
 def test_two_backends_of_one_name_are_told_apart() -> None:

@@ -10,6 +10,7 @@ import pytest
 from farm.errors import InvalidGraph
 from farm.graph import OPERATORS, GraphBuilder, execute, find_operator, from_json, to_json
 from farm.graph.arithmetic import COMPUTE
+from farm.graph.cost import cpu_seconds, operations
 from farm.ir import as_dtype, interpret
 from farm.te import function, placeholder
 
@@ -157,6 +158,21 @@ def test_other_floats_are_computed_in_float64(kind: str, operator: str) -> None:
     }
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, wanted[operator])
+
+
+def test_rough_count_of_work_is_that_of_the_loops() -> None:
+    b = GraphBuilder("g")
+    x = b.input("x", (1, 4, 9))
+    y = b.op("conv1d", x, b.input("w", (6, 2, 3)), groups=2, name="c1")  # 1 x 6 x 7, 2 x 3 each
+    flat = b.op("reshape", y, shape=[6, 7], name="flat")
+    d = b.op("dense", flat, b.input("v", (5, 7)), name="d")
+    m = b.op("matmul", d, b.input("u", (6, 2)), transpose_a=True, name="m")
+    image = b.op("reshape", m, shape=[1, 1, 5, 2], name="image")
+    p = b.op("max_pool2d", image, kernel=[2, 2], stride=[1, 1], name="p")
+    graph = b.finish(b.op("exp", p, name="e"))
+    counts = {node.name: operations(graph, node) for node in graph.nodes}
+    assert counts == {"c1": 252, "flat": 42, "d": 210, "m": 60, "image": 10, "p": 16, "e": 40}
+    assert cpu_seconds(graph, graph.nodes) > 0
 
 
 def test_every_operator_has_a_meaning_and_a_case() -> None:

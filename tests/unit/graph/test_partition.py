@@ -242,6 +242,24 @@ def test_match_whose_inner_value_is_used_elsewhere_says_who_reads_it() -> None:
     assert "acc: pair: a is also read by c (multiply)" in parts.reasons["b"]
 
 
+def test_region_of_too_many_values_stays_on_the_cpu() -> None:
+    b = GraphBuilder("wide")
+    value = b.input("x", (1,), "int32")
+    for number in range(60):
+        value = b.op("add", value, b.constant(np.int32([number])))
+    graph = b.finish(value)
+    every = Takes("acc", frozenset(node.name for node in graph.nodes))
+    parts = partition(graph, [every])
+    assert {p.region.backend for p in parts.regions} == {CPU}
+    assert parts.reasons[value] == "acc: the region takes 62 values, more than 56"
+
+
+def test_report_shows_problems_of_backends() -> None:
+    parts = partition(diamond(), [Takes("acc", frozenset("a"), fails=frozenset("a"))])
+    said = placement(parts).to_text()
+    assert said.endswith("problems of backends\n  backend acc: its compile raised ValueError: no")
+
+
 def test_report_has_each_node_once_with_bytes_and_reasons() -> None:
     report = placement(partition(diamond(), [Takes("acc", frozenset("d"))]))
     assert [(n.node, n.backend) for n in report.nodes] == [
