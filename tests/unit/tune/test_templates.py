@@ -40,7 +40,7 @@ OPERATORS: dict[str, Callable[[], Function]] = {
     "add": lambda: of(ops.add, (5, 70), (70,)),
     "avg_pool2d": lambda: of(lambda x: ops.avg_pool2d(x, 2), (1, 2, 6, 32)),
     "clip": lambda: of(lambda x: ops.clip(x, 0.0, 1.0), (90,)),
-    "concat": lambda: of(lambda x, y: ops.concat([x, y], 1), (3, 20), (3, 24)),
+    "concat": lambda: of(lambda x, y: ops.concat([x, y], 1), (3, 24), (3, 24)),
     "conv1d": lambda: of(ops.conv1d, (1, 4, 20), (8, 4, 3)),
     "conv2d and relu": lambda: of(padded, (1, 3, 6, 9), (8, 3, 3, 3)),
     "conv2d, channels last": lambda: of(
