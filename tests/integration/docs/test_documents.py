@@ -33,9 +33,17 @@ def blocks(*kinds):
     return found
 
 
-def run_python(code, **environment):
+@pytest.fixture
+def folder(tmp_path):
+    """Where examples run: they find docs/ there, and may leave files."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    return tmp_path
+
+
+def run_python(code, folder, **environment):
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
+        cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -47,23 +55,22 @@ def run_python(code, **environment):
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_document_example_without_a_farm_runs(code):
-    run_python(code)
+def test_document_example_without_a_farm_runs(code, folder):
+    run_python(code, folder)
 
 
 @pytest.mark.parametrize("code", blocks("python farm"))
-def test_document_example_on_a_farm_runs(code, embedded_farm):
-    run_python(code, FARM_TRACKER=embedded_farm.address)
+def test_document_example_on_a_farm_runs(code, folder, embedded_farm):
+    run_python(code, folder, FARM_TRACKER=embedded_farm.address)
 
 
 @pytest.mark.parametrize("script", blocks("sh"))
-def test_document_commands_on_a_farm_run(script, embedded_farm, tmp_path):
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+def test_document_commands_on_a_farm_run(script, embedded_farm, folder):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for command in script.splitlines():
         run = subprocess.run(
             shlex.split(command),
-            cwd=tmp_path,
+            cwd=folder,
             env={**os.environ, "FARM_TRACKER": embedded_farm.address, "PATH": path},
             capture_output=True,
             text=True,
@@ -98,9 +105,9 @@ def test_document_service_command_has_the_options_it_shows(command, tmp_path, mo
         chosen.make_context(name, [a for a in arguments if a != "--help"], parent)
 
 
-def test_document_readme_example_prints_what_it_says():
+def test_document_readme_example_prints_what_it_says(folder):
     text = next(param.values[0] for param in blocks("python") if param.id.startswith("README"))
-    assert run_python(text) == "ea -config=ea16\n[ 1  3  5  7  9 11 13 15]\n"
+    assert run_python(text, folder) == "ea -config=ea16\n[ 1  3  5  7  9 11 13 15]\n"
 
 
 def test_documents_link_only_to_files_that_exist():
