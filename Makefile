@@ -110,7 +110,7 @@ fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRA
 fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
 	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
 
-fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted and compiled
+fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, in wasmtime and on OpenCL
 	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 from fuzz.batch import Found, run_batch
+from fuzz.compiled import WAYS
 
 BATCH = 25
 STORIES = 5
@@ -26,11 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--triples", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--targets", default="interpreter,native")
+    parser.add_argument(
+        "--targets",
+        type=_targets,
+        default="interpreter,native,wasm/2,opencl/20",
+        help="names, NAME/N with every Nth seed only",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
-    targets = tuple(options.targets.split(","))
-    seeds = -(-options.triples // len(targets))
+    targets = options.targets
+    seeds = math.ceil(options.triples / sum(1 / every for every in targets.values()))
     tasks = [
         (start, min(BATCH, options.first + seeds - start), targets)
         for start in range(options.first, options.first + seeds, BATCH)
@@ -41,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             total.triples += found.triples
             total.refused += found.refused
             total.taken += found.taken
+            total.unsupported += found.unsupported
             for seed, story in found.wrong:
                 total.wrong.append((seed, story))
                 if len(total.wrong) <= STORIES:
@@ -51,8 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("steps refused:")
     for reason, count in total.refused.most_common():
         print(f"{count:8} {reason}")
+    print("functions that a target does not take:")
+    for reason, count in total.unsupported.most_common():
+        print(f"{count:8} {reason}")
     summary = {
-        "triples": total.triples,
+        "triples": total.triples.total(),
+        "by_target": dict(total.triples),
         "wrong": len(total.wrong),
         "steps_taken": total.taken.total(),
         "steps_refused": total.refused.total(),
@@ -60,6 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(summary))
     return 1 if total.wrong else 0
+
+
+def _targets(text: str) -> dict[str, int]:
+    found = {}
+    for part in text.split(","):
+        name, _, every = part.partition("/")
+        if name not in ("interpreter", *WAYS):
+            raise argparse.ArgumentTypeError(
+                f"unknown {name!r}; use interpreter, {', '.join(WAYS)}"
+            )
+        found[name] = int(every or 1)
+    return found
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fuzz.chooser import Seeded
+from fuzz.compiled import WAYS, check_compiled
 from fuzz.functions import random_function
-from fuzz.native import check_native
 from fuzz.oracle import check_schedule
 from fuzz.schedules import Random
 
@@ -17,14 +17,15 @@ from fuzz.schedules import Random
 class Found:
     """What a batch of seeds gave."""
 
-    triples: int = 0
+    triples: Counter[str] = field(default_factory=Counter)
     wrong: list[tuple[int, str]] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     taken: Counter[str] = field(default_factory=Counter)
+    unsupported: Counter[str] = field(default_factory=Counter)
 
 
-def run_batch(task: tuple[int, int, tuple[str, ...]]) -> Found:
-    """Run some seeds."""
+def run_batch(task: tuple[int, int, dict[str, int]]) -> Found:
+    """Run some seeds; each target has every so manieth of them."""
     first, count, targets = task
     found = Found()
     made = []
@@ -36,14 +37,16 @@ def run_batch(task: tuple[int, int, tuple[str, ...]]) -> Found:
             random.run()
             if "interpreter" in targets:
                 check_schedule(function, random.schedule, seed)
-                found.triples += 1
+                found.triples["interpreter"] += 1
             made.append((seed, function, random.schedule.function))
         except Exception:  # noqa: BLE001 - whatever it is, it is a finding
             story = f"{function}\n{random.schedule.trace}\n{traceback.format_exc(limit=-5)}"
             found.wrong.append((seed, story))
         found.refused += random.refused
         found.taken += random.taken
-    if "native" in targets:
-        found.triples += len(made)
-        found.wrong += check_native(made)
+    for name in WAYS.keys() & targets.keys():
+        run = check_compiled([each for each in made if each[0] % targets[name] == 0], name)
+        found.triples[name] += run.ran
+        found.wrong += run.wrong
+        found.unsupported += run.refused
     return found

@@ -11,6 +11,8 @@ from fuzz.chooser import Chooser
 
 INTEGERS = ("int32", "int8", "uint8", "int16", "int64")
 TYPES = ("int32", "float32", "int8", "float64", "uint8", "int64")
+HALVES = ("float16", "bfloat16")
+"""Their sums depend on the order unless they are kept in a wider type."""
 
 
 def random_function(choose: Chooser) -> Function:
@@ -19,7 +21,8 @@ def random_function(choose: Chooser) -> Function:
 
 
 def _wide(dtype: str) -> str:
-    return {"int8": "int32", "uint8": "int32", "int16": "int32"}.get(dtype, dtype)
+    narrow = {"int8": "int32", "uint8": "int32", "int16": "int32"}
+    return {**narrow, **dict.fromkeys(HALVES, "float32")}.get(dtype, dtype)
 
 
 def _value(choose: Chooser, value: Expr) -> Expr:
@@ -38,7 +41,7 @@ def elementwise(choose: Chooser) -> Function:
     """Stages over one shape, each from the one before and maybe the input."""
     rank = choose.number(1, 3)
     shape = tuple(choose.number(1, 7) for _ in range(rank))
-    x = te.placeholder(shape, choose.one(TYPES), name="x")
+    x = te.placeholder(shape, choose.one((*TYPES, *HALVES)), name="x")
     stages = [x]
     for number in range(choose.number(1, 3)):
         last, other = stages[-1], choose.one(stages)
@@ -54,7 +57,7 @@ def elementwise(choose: Chooser) -> Function:
 def product(choose: Chooser) -> Function:
     """A matrix product, maybe batched, transposed, with something done to the result."""
     m, n, depth = choose.number(1, 9), choose.number(1, 9), choose.number(1, 9)
-    dtype = choose.one(TYPES)
+    dtype = choose.one((*TYPES, "int16", *HALVES))
     ta, tb = choose.number(0, 1), choose.number(0, 1)
     batch = (choose.number(1, 3),) if choose.number(0, 2) == 2 else ()
     a = te.placeholder((*batch, *((depth, m) if ta else (m, depth))), dtype, name="a")
@@ -84,7 +87,7 @@ def convolution(choose: Chooser) -> Function:
         border = 1
         kernel, dilation, reach = 1, 1, 1
     extent = (size + 2 * border - reach) // stride + 1
-    dtype = choose.one(("int32", "float32", "int8"))
+    dtype = choose.one(("int32", "float32", "int8", "bfloat16", "float16"))
     depthwise = choose.number(0, 1)
     x = te.placeholder((channels, size, size), dtype, name="x")
     shape = (channels, kernel, kernel) if depthwise else (out, channels, kernel, kernel)
@@ -141,7 +144,7 @@ def stencil(choose: Chooser) -> Function:
     """Two stages that read neighbours, each."""
     m, n = choose.number(1, 6), choose.number(1, 6)
     reach = choose.number(1, 2)
-    x = te.placeholder((m + 1, n + reach), choose.one(TYPES), name="x")
+    x = te.placeholder((m + 1, n + reach), choose.one((*TYPES, *HALVES)), name="x")
     h = te.compute((m + 1, n), lambda r, c: x[r, c] + x[r, c + reach], name="h")
     y = te.compute((m, n), lambda i, j: h[i, j] + h[i + 1, j], name="y")
     return te.function("stencil", [x, y])

@@ -9,6 +9,7 @@ import pytest
 from fuzz.oracle import arguments
 from unit.schedule.examples import blur, scale_shift
 
+import farm.te as te
 from farm.errors import ScheduleError
 from farm.ir import Function, interpret
 from farm.schedule import Schedule
@@ -37,9 +38,35 @@ def _guard_of_an_outer_loop(sch: Schedule) -> None:
     sch.parallel(outer)
 
 
+def named_like_copies() -> Function:
+    """Two products of one operand, whose buffers and loops have the names that copies of padding take."""
+    a, b = te.placeholder((3, 5), name="a"), te.placeholder((5, 3), name="a_pad")
+    k, ax0 = te.reduce_axis(5, "v0"), te.reduce_axis(5, "ax0")
+    c = te.compute((3, 3), lambda v1, w1: te.sum(a[v1, k] * b[k, w1], k), name="b_pad")
+    d = te.compute((3, 3), lambda p, q: te.sum(a[p, ax0] * b[ax0, q], ax0), name="d")
+    e = te.compute((3, 3), lambda s, t: c[s, t] - d[t, s], name="e")
+    return te.function("named", [a, b, e])
+
+
+def _padding_of_equal_names(sch: Schedule) -> None:
+    for block in ("b_pad", "d"):
+        sch.pad_einsum(block, [4, 4, 4])
+        sch.vectorize(sch.get_loops(block)[1])
+
+
+def _digits_that_do_not_move_freely(sch: Schedule) -> None:
+    """Five places in rows of four: the second row has one, which was taken for four."""
+    result = sch.cache_write("y", 0, "stack")
+    copy = sch.cache_read(result, 0)
+    sch.transform_layout(copy, ("write", 0), "lambda i, j: (j // 4, i, j % 4)")
+    sch.cache_write(sch.cache_write(copy, 0), 0, "register")
+
+
 CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None]] = [
     (blur, _copy_with_holes, "h is not provably all stored"),
     (blur, _copy_with_holes_moved, "h is not provably all stored"),
+    (lambda: blur(1, 5), _digits_that_do_not_move_freely, "does not provably store all of"),
+    (named_like_copies, _padding_of_equal_names, None),
     (scale_shift, _guard_of_the_reader, None),
     (scale_shift, _guard_of_an_outer_loop, None),
 ]
