@@ -149,7 +149,10 @@ def _match(
         if found is not None:
             claims.refuse([node], f"{label}: {found}")
         return None
-    if any(inner.name not in free for inner in found.nodes):
+    busy = next((inner for inner in found.nodes if inner.name not in free), None)
+    if busy is not None:
+        left = [inner for inner in found.nodes if inner.name in free]
+        claims.refuse(left, f"{label}: {busy} was taken before")
         return None
     try:
         reason = asked.guard.call(f"check of pattern {pattern.name}", pattern.check, found)

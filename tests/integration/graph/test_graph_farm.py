@@ -14,11 +14,13 @@ import numpy as np
 import plug_ins
 import pytest
 
+import farm
 from farm.cli import main
 from farm.client import connect
 from farm.graph import (
     GraphBuilder,
     GraphModule,
+    TargetBackend,
     build_graph,
     execute,
     partition,
@@ -179,6 +181,23 @@ def test_own_code_generator_is_found_where_its_package_is_installed(cli, monkeyp
     code, said = cli("graph", "place", "layer.json", "--backend", "conv8", "-o", "json")
     assert (code, [r["backend"] for r in json.loads(said)["regions"]]) == (0, ["conv8"])
     sys.modules.pop("conv8")
+
+
+def test_accelerators_that_packages_bring_take_what_they_compile_of_a_graph(monkeypatch, tmp_path):
+    plug_ins.install(tmp_path, EXAMPLES / "port" / "marlann", EXAMPLES / "port" / "target")
+    plug_ins.find_from(monkeypatch, tmp_path)
+    graph, image = layer(outputs=7, stride=[2, 1])
+    built = build_graph(graph, [TargetBackend("marlann"), TargetBackend("tile8")])
+    (wanted,) = execute(graph, [image])
+    with farm.load(built.artifact) as module:
+        loaded = GraphModule(built, module)
+        assert (loaded([image])[0] == wanted).all()
+        targets = [target.partition(" ")[0] for target in loaded.targets().values()]
+    assert targets == ["marlann", "llvm"]
+    reasons = built.partition.reasons
+    assert reasons["conv2d_1"] == "matches layer"
+    assert "marlann: layer: what is around the sum is more than" in reasons["requantize_1"]
+    assert "tile8: layer: conv2d_1 (conv2d) was taken before" in reasons["requantize_1"]
 
 
 def test_page_of_the_own_code_generator_runs_and_its_file_is_short(embedded_farm):

@@ -254,6 +254,16 @@ def test_region_of_too_many_values_stays_on_the_cpu() -> None:
     assert parts.reasons[value] == "acc: the region takes 62 values, more than 56"
 
 
+def test_match_that_overlaps_one_taken_before_says_so() -> None:
+    class Pair(Takes):
+        @property
+        def patterns(self) -> list[Pattern]:  # type: ignore[override]
+            return [Pattern("pair", op("add", any_op("clip"), wildcard()), -1)]
+
+    parts = partition(diamond(), [Takes("one", frozenset("b")), Pair("two", frozenset())])
+    assert parts.reasons["d"] == "one: one: not wanted; two: pair: b (clip) was taken before"
+
+
 def test_report_shows_problems_of_backends() -> None:
     parts = partition(diamond(), [Takes("acc", frozenset("a"), fails=frozenset("a"))])
     said = placement(parts).to_text()
