@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm.core.ids import AgentId
+from farm.core.loop import run_service
 from farm.errors import FarmError
 from farm_agents.crash_points import POINTS
 from farm_agents.sandbox.mode import Mode
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = parse_arguments(arguments)
         POINTS.arm(os.environ)
-        asyncio.run(serve(spec))
+        run_service(serve(spec))
     except FarmError as error:
         print(error.message, file=sys.stderr)
         return error.exit_code

@@ -16,6 +16,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from farm.core.loop import run_service
 from farm.errors import FarmError, InvalidInput
 from farm.rpc.credentials import fingerprint_of
 from farm_tracker.crash_points import POINTS
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise InvalidInput(
                     f"--{name}: {value:g} is out of range; use a number of at least 0"
                 )
-        return asyncio.run(
+        return run_service(
             _run(
                 chosen.data_dir,
                 chosen.listen,
