@@ -169,7 +169,8 @@ class Session:
         if coming.cancelled() or coming.exception() is not None:
             return
         request = coming.result()
-        if isinstance(request, session_pb2.SessionRequest):
+        # A task for each message would cost a short call more than its own work here.
+        if isinstance(request, session_pb2.SessionRequest) and request.HasField("measure"):
             task = asyncio.ensure_future(self._measuring.prefetch(request))
             self._fetching.add(task)
             task.add_done_callback(self._fetching.discard)

@@ -10,6 +10,8 @@ answer of the shell or the passing of time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from farm.core.ids import DeviceId
 from farm.core.values import replace
 from farm_agents.state import builds as build_rules
@@ -234,17 +236,24 @@ def _has_news(after: State, before: State) -> bool:
     """Tell whether the tracker should hear of a step at once, and not only with the next heartbeat.
 
     What has gone, it no longer wanted; and that the agent has begun what it was asked for changes nothing for it until
-    that is done. Each message costs a tracker with many agents more than the rest of a short run.
+    that is done: that a device is ready is news for whoever waits to use it, for a run of this agent's own it is not.
+    Each message costs a tracker with many agents more than the rest of a short run.
     """
-    known = _news(before)
-    return any(it not in known for it in _news(after))
+    known = [*_news(before), *_uses(before, before.devices)]
+    used = [
+        name
+        for name, device in after.devices.items()
+        if not (device.use is Use.LEASED and device.lease and after.is_for_run(device.lease))
+    ]
+    return any(it not in known for it in [*_news(after), *_uses(after, used)])
+
+
+def _uses(state: State, names: Iterable[DeviceId]) -> list[object]:
+    return [(name, *_shown_use(state, state.devices[name])) for name in names]
 
 
 def _news(state: State) -> list[object]:
-    devices = [
-        (name, *_shown_use(state, device), device.health, device.health_cause)
-        for name, device in state.devices.items()
-    ]
+    devices = [(name, it.health, it.health_cause) for name, it in state.devices.items()]
     builds = [name for name, it in state.builds.items() if it.outcome is not None]
     runs = [
         (name, it.outcome, it.log, it.log_is_cut)

@@ -1,7 +1,7 @@
 """Agents whose devices do nothing, many in one process: they load a tracker as real ones do.
 
 Owns: what such an agent says and when. The stream, its heartbeats and its dialling are the real agent's
-(`farm_agents.stream`); of a run it says at once what a real one does: LEASED, LEASED with the result, IDLE. Does not
+(`farm_agents.stream`); of a run it says at once what a real one does: LEASED with the result, IDLE. Does not
 own: who starts the processes and reads their figures.
 
 Invariant: a run counts as finished only when the tracker no longer wants it, which it says after it has committed the
@@ -150,7 +150,6 @@ class SimulatedAgent:
         self._device.use = device_pb2.USE_PREPARING
         await asyncio.sleep(PREPARE_S)
         self._device.use = device_pb2.USE_LEASED
-        self._tell()
         await asyncio.sleep(self.run_s * self._random.uniform(0.5, 1.5))
         self._run.result.samples_ns.extend(range(1000, 1010))
         self._run.result.target = self._device.description.targets[0]

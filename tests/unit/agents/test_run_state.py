@@ -322,14 +322,18 @@ def test_report_comes_when_a_run_prints_and_ends(fresh):
     state, commands = step(fresh, wanted(1), 1.0)
     assert Report() not in commands
     state, commands = step(state, Prepared("d", 1), 2.0)
-    assert Report() in commands
+    assert Report() not in commands  # nobody waits for the device but the run
     state, commands = step(state, RunMoved("job.1", RunPhase.LOADING), 2.0)
     assert commands == ()
+    _, commands = step(state, HealthSeen("d", Health.BAD, "smoke"), 2.0)
+    assert commands == (Report(),)
     state, commands = step(state, RunLogged("job.1", (CHUNK,), False), 2.0)
     assert commands == (Report(),)
     state, commands = step(state, ended(1), 2.0)
     assert commands == (Report(),)
     state, commands = step(state, RunsTold(frozenset({"job.1"})), 2.0)
     assert commands == ()
-    _, commands = step(state, Desired((), (), ()), 2.0)
+    state, commands = step(state, Desired((), (), ()), 2.0)
     assert set(commands) == {Clean("d", 1), DropRun("job.1")}
+    _, commands = step(state, Cleaned("d", 1), 3.0)
+    assert Report() in commands
