@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from farm import te
 from farm.building import Request, Tuned
 from farm.graph.graph import Graph
-from farm.graph.lower import lower
+from farm.graph.lower import fuse, lower
 from farm.graph.partition import Partition, Placed, stem_of
 from farm.graph.types import Array, ValueType, type_of_array
 from farm.ir import Function
@@ -131,7 +131,7 @@ def _scheduled(function: Function, cpu: Target, tuned: Tuned | None) -> Function
     if isinstance(function.body, Source):
         return function
     best = function if tuned is None else tuned.tuned(function, cpu)
-    return best if best != function else scheduled(function, cpu)
+    return best if best != function else scheduled(fuse(function), cpu)
 
 
 def _for_cpu(step: Step) -> Function:

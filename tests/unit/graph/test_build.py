@@ -26,8 +26,8 @@ from farm.graph import (
     partition,
     placement,
 )
-from farm.graph.lower import lower
-from farm.ir import Function
+from farm.graph.lower import fuse, lower
+from farm.ir import Function, interpret
 from farm.ir.source import Language, Source
 from farm.ops.schedules import scheduled
 from farm.runtime.local import local_capabilities
@@ -257,6 +257,31 @@ def test_long_graph_runs_in_several_host_functions() -> None:
     assert len(built.plan.segments) > 1
 
 
+def steps(function: Function) -> list[str]:
+    return Schedule(function).block_names()
+
+
+def test_steps_over_the_same_elements_become_one_and_no_others() -> None:
+    b = GraphBuilder("steps")
+    x = b.input("x", (4, 8))
+    bias = b.constant(np.float32(RNG.normal(size=8)))
+    y = b.op(
+        "leaky_relu",
+        b.op("add", b.op("dense", x, b.constant(np.float32(RNG.normal(size=(8, 8))))), bias),
+    )
+    z = b.op("softmax", y)  # reads it twice
+    w = b.op("add", b.op("sum", z, axes=[1], keepdims=True), b.constant(np.float32([[1]])))  # few
+    graph = b.finish(b.op("exp", b.op("multiply", z, w)))
+    plain = lower(graph)
+    fused = fuse(plain)
+    gone = set(steps(plain)) - set(steps(fused))
+    assert {name.rpartition("_")[0] for name in gone} == {"add", "multiply"}
+    assert len(steps(plain)) - len(steps(fused)) == 2
+    arrays = [np.float32(RNG.normal(size=(4, 8))), *graph.constants.values()]
+    for found, wanted in zip(interpret(fused, arrays), interpret(plain, arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 class Known:
     """Knows one schedule for the accelerator and one for CPUs, as records of tunings do."""
 
@@ -290,7 +315,7 @@ def test_known_schedules_are_taken_for_regions_of_accelerators_and_cpus(pair: Gr
     assert f"{HINT}rows" not in texts["ea"]["pair_ea_6"]
     assert "parallel" in texts["llvm"]["pair_ea_0"]
     (region,) = [p.region for p in built.partition.regions if p.region.backend == "cpu"]
-    default = scheduled(lower(region.graph), "llvm")
+    default = scheduled(fuse(lower(region.graph)), "llvm")
     assert texts["llvm"]["pair_cpu_3"] == str(default)
     assert {kind for _, kind in known.asked} == {"ea", "llvm"}
 
