@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="names, NAME/N with every Nth seed only",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that")
     options = parser.parse_args(arguments)
     targets = options.targets
     seeds = math.ceil(options.triples / sum(1 / every for every in targets.values()))
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 total.wrong.append((seed, story))
                 if len(total.wrong) <= STORIES:
                     print(f"seed {seed}\n{story}", flush=True)
+            if time.monotonic() - began > options.seconds:
+                break
     print("steps taken:")
     for name, count in total.taken.most_common():
         print(f"{count:8} {name}")

@@ -55,11 +55,11 @@ class Division:
 
     def _unsigned(self, a: ir.Value, b: ir.Value, *, guarded: bool) -> tuple[ir.Value, ir.Value]:
         if not guarded:
-            return self._truncated(a, b, signed=False)
+            return self.truncated(a, b, signed=False)
         zero, one = ir.Constant(b.type, 0), ir.Constant(b.type, 1)
         builder = self.builder
         none = builder.icmp_unsigned("==", b, zero)
-        quotient, remainder = self._truncated(a, builder.select(none, one, b), signed=False)
+        quotient, remainder = self.truncated(a, builder.select(none, one, b), signed=False)
         return builder.select(none, zero, quotient), builder.select(none, zero, remainder)
 
     def _floored(self, a: ir.Value, divisor: Operand) -> tuple[ir.Value, ir.Value]:
@@ -77,7 +77,7 @@ class Division:
             or divisor.range.low <= -1 <= divisor.range.high
         ):
             safe = builder.select(builder.or_(none, minus), one, b)
-        quotient, remainder = self._truncated(a, safe, signed=True)
+        quotient, remainder = self.truncated(a, safe, signed=True)
         differs = builder.icmp_signed("<", builder.xor(remainder, safe), zero)
         adjust = builder.and_(builder.icmp_signed("!=", remainder, zero), differs)
         quotient = builder.sub(quotient, builder.zext(adjust, b.type))
@@ -88,7 +88,7 @@ class Division:
             )
         return quotient, remainder  # of a divisor 0 or -1, taken as 1: remainder 0
 
-    def _truncated(self, a: ir.Value, b: ir.Value, *, signed: bool) -> tuple[ir.Value, ir.Value]:
+    def truncated(self, a: ir.Value, b: ir.Value, *, signed: bool) -> tuple[ir.Value, ir.Value]:
         """Divide by a divisor that is safe; the remainder has the sign of a."""
         builder = self.builder
         if not self._in_software(b):

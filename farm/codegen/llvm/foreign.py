@@ -23,6 +23,7 @@ from llvmlite import ir
 
 from farm.artifact.abi import ALLOWED_IMPORTS
 from farm.codegen.llvm.clang import compile_c, is_by_value
+from farm.codegen.llvm.library import LIBRARY, library_text
 from farm.codegen.llvm.machine import Machine
 from farm.codegen.llvm.statements import KERNEL
 from farm.codegen.llvm.stubs import emit_stub, emit_table_entry
@@ -62,13 +63,31 @@ def compile_foreign(function: Function, source: Source, symbol: str, machine: Ma
     InvalidFunction
         The body does not parse, lacks the function, has another signature, or something that is not allowed.
     UnsupportedFunction
-        It needs functions that no device has.
+        It needs functions that neither a device nor `library` has.
     InvalidTarget, InfrastructureError
         As `compile_c`.
     """
     code = source.text
     if source.language is Language.C:
         code = compile_c(function, source, machine)
+    library: tuple[str, ...] = ()
+    while True:
+        data = machine.emit(_linked(function, code, symbol, machine, library))
+        missing = sorted(set(undefined_symbols(data)).difference(ALLOWED_IMPORTS))
+        if not missing:
+            return data
+        if unknown := [name for name in missing if name not in LIBRARY or name in library]:
+            raise UnsupportedFunction(
+                f"function {function.name}: its source needs functions that no device has "
+                f"({', '.join(unknown)[:500]}); define them in it"
+            )
+        library = (*library, *missing)
+
+
+def _linked(
+    function: Function, code: bytes, symbol: str, machine: Machine, library: Sequence[str]
+) -> llvm.ModuleRef:
+    """Return the module of a body, the stub, and what it needs of the library."""
     context = llvm.create_context()
     body = _prepared(function, code, machine, context)
     entry = next((f for f in body.functions if f.name == function.name), None)
@@ -82,15 +101,12 @@ def compile_foreign(function: Function, source: Source, symbol: str, machine: Ma
     module = llvm.parse_assembly(_stub(function, symbol, convention, machine), context)
     module.link_in(body)
     module.get_function(KERNEL).linkage = "internal"
+    if library:
+        module.link_in(llvm.parse_assembly(library_text(library, machine), context))
+        for name in library:
+            module.get_function(name).linkage = "internal"
     module.verify()
-    data = machine.emit(module)
-    missing = sorted(set(undefined_symbols(data)).difference(ALLOWED_IMPORTS))
-    if missing:
-        raise UnsupportedFunction(
-            f"function {function.name}: its source needs functions that no device has "
-            f"({', '.join(missing)[:500]}); define them in it"
-        )
-    return data
+    return module
 
 
 def _prepared(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import needy
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from farm.artifact.abi import private_symbol
 from farm.codegen import compile_function
 from farm.codegen.llvm.functions import MAX_ULPS
 from farm.ir import Buffer, DType, Function, LoopKind, Param, Role, interpret, serialise
+from farm.ir.declaration import functions_of
 from farm.ir.expr import (
     Binary,
     BinaryOp,
@@ -259,3 +261,14 @@ def test_sums_of_four_products_at_once_equal_the_interpreter(tmp_path):
             np.testing.assert_array_equal(
                 module.call(function.name, given).outputs[0], interpret(function, given)[0]
             )
+
+
+def test_what_c_gets_of_the_library_has_cs_values_elsewhere(machine, tmp_path):
+    if machine == "opencl":
+        pytest.skip("C is for CPUs")
+    pytest.importorskip("ziglang", reason="ziglang is missing: install kernel-farm[cross]")
+    target = Target.parse(TARGETS[machine])
+    (function,) = functions_of("needy.c", needy.SOURCE, [needy.DECLARED])
+    built = compile_function(serialise(function), "device", target)
+    with loader_for(machine, tmp_path).load(assemble(target, [built])) as module:
+        needy.check(module.call("needy", needy.INPUTS).outputs)

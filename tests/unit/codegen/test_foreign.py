@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import llvmlite.binding as llvm
+import needy
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ import farm
 from farm.artifact import assemble
 from farm.codegen import compile_function
 from farm.codegen.alone import compile_alone
+from farm.codegen.llvm.symbols import undefined_symbols
 from farm.errors import BuildFailed, InvalidFunction, InvalidTarget, UnsupportedFunction
 from farm.ir import DType, serialise
 from farm.ir.declaration import functions_of
@@ -267,8 +269,45 @@ def test_c_that_needs_a_library_is_refused_and_what_is_an_instruction_is_not():
 void f(float *x) { *x = sqrtf(fabsf(*x)); }
 """
     assert run("f.c", text, [np.array([-9], np.float32)])[0] == 3
-    with pytest.raises(UnsupportedFunction, match=r"functions that no device has \(expf\)"):
-        compile_one("f.c", text.replace(b"sqrtf", b"expf"))
+    with pytest.raises(UnsupportedFunction, match=r"functions that no device has \(sinf\)"):
+        compile_one("f.c", text.replace(b"sqrtf", b"expf").replace(b"fabsf", b"sinf"))
+
+
+CPUS = (
+    "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64",
+    "llvm -mtriple=aarch64-linux-gnu",
+    "llvm -mtriple=armv7-linux-gnueabihf",
+    "llvm -mtriple=riscv64-linux-gnu",
+    "wasm",
+)
+
+
+@needs_zig
+@pytest.mark.parametrize("target", CPUS)
+def test_c_has_division_conversions_and_functions_of_floats_on_every_cpu(target):
+    (function,) = functions_of("needy.c", needy.SOURCE, [needy.DECLARED])
+    built = compile_function(serialise(function), "device", Target.parse(target))
+    assert set(undefined_symbols(built.data)) <= {"memcpy", "memmove", "memset"}
+
+
+@needs_zig
+def test_what_c_gets_of_the_library_has_cs_values():
+    needy.check(run("needy.c", needy.SOURCE, needy.INPUTS, declarations=[needy.DECLARED]))
+
+
+@needs_zig
+def test_loops_that_become_memset_and_memcpy_run():
+    text = b"""// farm: moved(x: int8[20000], y: int8[20000] output, z: int8[20000] output)
+void moved(const signed char *restrict x, signed char *restrict y, signed char *restrict z) {
+  for (int i = 0; i < 20000; i++) y[i] = x[i];
+  for (int i = 0; i < 20000; i++) z[i] = 0;
+}
+"""
+    x = np.arange(20000).astype(np.int8)
+    assert set(undefined_symbols(compile_one("moved.c", text).data)) == {"memcpy", "memset"}
+    copied, zeros = run("moved.c", text, [x])
+    assert (copied == x).all()
+    assert not zeros.any()
 
 
 @needs_zig
