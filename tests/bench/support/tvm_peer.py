@@ -20,6 +20,7 @@ from typing import Any
 
 NAME = "tvm rpc"
 START_LIMIT_S = 60.0
+_PORTS: dict[int, int] = {}
 
 
 def is_installed() -> bool:
@@ -42,12 +43,18 @@ def tracker() -> Iterator[Any]:
         where = ["--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1)]
         stack.enter_context(_process("tvm.exec.rpc_tracker", where, Path(folder)))
         connection = _until(lambda: rpc.connect_tracker("127.0.0.1", port))
+        _PORTS[id(connection)] = port
         own = _free_port()
         serving = ["--host", "127.0.0.1", "--port", str(own), "--port-end", str(own + 1)]
         serving += ["--tracker", f"127.0.0.1:{port}", "--key", "cpu"]
         stack.enter_context(_process("tvm.exec.rpc_server", serving, Path(folder)))
         _until(lambda: _free_servers(connection))
         yield connection
+
+
+def port_of(connection: Any) -> int:
+    """Return the port of the tracker that a connection is to."""
+    return _PORTS[id(connection)]
 
 
 def _free_servers(connection: Any) -> int:
