@@ -9,6 +9,7 @@ Invariant: nodes are immutable; spans never count in comparisons.
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -170,15 +171,22 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def map_children(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
-    """Return `stmt` with each direct sub-statement replaced by what `change` makes of it."""
+    """Return `stmt` with each direct sub-statement replaced by what `change` makes of it; itself if nothing changed."""
     match stmt:
         case For(_, _, body) | Allocate(_, body):
-            return replace(stmt, body=change(body))
+            new = change(body)
+            return stmt if new is body else replace(stmt, body=new)
         case If(_, then_body, else_body):
+            then = change(then_body)
             otherwise = None if else_body is None else change(else_body)
-            return replace(stmt, then_body=change(then_body), else_body=otherwise)
+            if then is then_body and otherwise is else_body:
+                return stmt
+            return replace(stmt, then_body=then, else_body=otherwise)
         case Block(stmts):
-            return replace(stmt, stmts=tuple(map(change, stmts)))
+            parts = tuple(map(change, stmts))
+            if all(map(operator.is_, parts, stmts)):
+                return stmt
+            return replace(stmt, stmts=parts)
         case _:
             return stmt
 

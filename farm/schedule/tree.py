@@ -7,6 +7,7 @@ Invariant: loop variables, blocks and buffers each have names that are unique in
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -189,10 +190,15 @@ def tidy(stmt: Stmt) -> Stmt:
             parts: list[Stmt] = []
             for part in map(tidy, stmts):
                 parts.extend(part.stmts if isinstance(part, Block) else [part])
-            return parts[0] if len(parts) == 1 else replace(stmt, stmts=tuple(parts))
+            if len(parts) == 1:
+                return parts[0]
+            same = len(parts) == len(stmts) and all(map(operator.is_, parts, stmts))
+            return stmt if same else replace(stmt, stmts=tuple(parts))
         case For(_, _, body):
             inner = tidy(body)
-            return inner if inner == Block(()) else replace(stmt, body=inner)
+            if isinstance(inner, Block) and not inner.stmts:
+                return inner
+            return stmt if inner is body else replace(stmt, body=inner)
         case _:
             return stmt
 
