@@ -24,7 +24,7 @@ ROUNDS = 60
 def interleaved(
     artifact: Path, arrays: Sequence[Array], others: Mapping[str, Callable[[], object]]
 ) -> dict[str, float]:
-    """Return the median time of a call in ns, on one thread: of an artifact's only function, numpy's BLAS and others."""
+    """Return the median time of a call in ns, on one thread: an artifact's only function, numpy's BLAS, others."""
     here = local_capabilities(accelerators=False)
     loader = NativeLoader(here.targets, here.provides, time.thread_time_ns)
     loaded = Artifact.load(artifact)
