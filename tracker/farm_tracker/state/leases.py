@@ -72,8 +72,8 @@ def request(draft: Draft, event: LeaseRequested) -> None:
 def check_can_serve(draft: Draft, demand: Demand) -> None:
     """Raise NobodyCanServe if no device that people have not retired matches, NoVariant if none of these runs it."""
     for device_id in draft.base.matching.of(demand):
-        device = draft.devices[device_id]
-        if device.admin is not Admin.RETIRED and draft.fits(demand, device):
+        device = draft.devices.get(device_id)  # it may be forgotten in this step
+        if device is not None and device.admin is not Admin.RETIRED and draft.fits(demand, device):
             return
     known = [it for it in draft.devices.values() if it.admin is not Admin.RETIRED]
     if not any(draft.fits(demand, it) for it in known):

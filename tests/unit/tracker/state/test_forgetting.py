@@ -15,7 +15,7 @@ from farm_tracker.store import Store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.errors import FarmError
+from farm.errors import FarmError, NobodyCanServe
 from farm.target import Selector
 
 WEEK_S = 7 * 86_400.0
@@ -46,6 +46,15 @@ def test_device_that_was_offline_for_long_is_forgotten_with_its_agent(world):
     assert (world.state.devices, world.state.agents) == ({}, {})
     assert world.state.next_deadline() is None
     assert [it.kind for it in world.state.notes][-2:] == ["agent.offline", "device.forgotten"]
+
+
+@pytest.mark.parametrize("what", ["request", "job"])
+def test_request_in_the_step_that_forgets_the_device_is_refused(world, what):
+    world.join()
+    world.happen(world.request("l", ttl_s=1.0))  # so that it is known which devices match
+    world.happen(Tick(), after=10.0)
+    with pytest.raises(NobodyCanServe, match="no device"):
+        world.happen(getattr(world, what)("x"), after=WEEK_S)
 
 
 def test_device_that_returns_goes_on_after_every_epoch_it_had(world):
