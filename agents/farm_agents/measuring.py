@@ -105,7 +105,8 @@ class Measuring:
                 return comparison_to_proto(await self._compare(request, options))
         except TimeoutError:
             raise TimeLimit(
-                f"compare: not over after its limit ({options.limit_s:g} s); raise limit_s or compare fewer candidates",
+                f"compare: not over after its limit ({options.limit_s:g} s); raise --limit (limit_s) or compare "
+                "fewer candidates",
                 limit_s=f"{options.limit_s:g}",
             ) from None
 

@@ -179,7 +179,7 @@ class SessionWorker:
             self.crashed = True
             await self.kill()
             raise TimeLimit(
-                f"{what}: ran past its limit ({limit_s:g} s) and was killed; raise limit_s or fix the "
+                f"{what}: ran past its limit ({limit_s:g} s) and was killed; raise --limit (limit_s) or fix the "
                 "kernel",
                 limit_s=f"{limit_s:g}",
             ) from None
@@ -205,7 +205,7 @@ class SessionWorker:
             return InfrastructureError(f"{what}: {excuse}; call again")
         if facts.get("signal") == "SIGXCPU":
             return TimeLimit(
-                f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise limit_s",
+                f"{what}: used more CPU time than its limit allows ({limit_s:g} s); raise --limit (limit_s)",
                 limit_s=f"{limit_s:g}",
             )
         how = facts.get("signal") or f"exit code {facts['exit_code']}"

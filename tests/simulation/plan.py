@@ -33,6 +33,7 @@ LIMITS = Limits(
     unwatched_s=6.0,
     job_retain_s=1e6,
     device_retain_s=6.0,
+    expired_at_once=3,
     half_life_s=20.0,
     log_bytes=20,
 )

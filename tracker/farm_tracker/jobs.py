@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from farm_tracker.variants import Variants
 
 MAX_INPUTS = 256
+LOOKED_AT_ONCE = 1000
+"""Jobs of a long list that are looked at without a pause for others."""
 SMALL_SPEC_BYTES = 16 << 10
 """Inputs of larger specs become blobs, so that a hundred thousand queued jobs fit into memory."""
 
@@ -159,13 +161,17 @@ class Jobs:
         return view
 
     async def listed(self, account: str, *, include_ended: bool, limit: int) -> list[JobView]:
-        """Return jobs, newest first."""
+        """Return jobs, newest first; others get their turn while many are looked through."""
         found: list[JobView] = []
-        for job in reversed(self._tracker.state.run_jobs.values()):
+        known = self._tracker.state.run_jobs
+        for number, job_id in enumerate(reversed(list(known)), 1):
             if len(found) >= limit:
                 break
-            if (include_ended or job.is_open) and account in ("", job.account):
+            job = known.get(job_id)  # it may have been forgotten meanwhile
+            if job is not None and (include_ended or job.is_open) and account in ("", job.account):
                 found.append(self._view(job))
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         await self._tracker.settled()
         return found
 

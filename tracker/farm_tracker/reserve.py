@@ -44,6 +44,16 @@ class Reserve:
         log.info("reserve taken path=%s size_bytes=%d", self._path, self._size_bytes)
         return True
 
+    def take_at_start(self) -> None:
+        """Take it, and say at once what follows if it cannot be had."""
+        if not self.take():
+            log.warning(
+                "disk nearly full: new jobs are refused until %d bytes are free in %s (%d are)",
+                2 * self._size_bytes,
+                self._path.parent,
+                self._free_bytes(),
+            )
+
     def give_up(self) -> bool:
         """Free the space; return False if that was done before and did not help."""
         if not self._is_held():

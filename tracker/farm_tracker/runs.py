@@ -9,6 +9,7 @@ its own limit, never at its lease's; a tracker that dies leaves a device to othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +58,16 @@ async def run(
         No device could be had, or it was lost, or its agent did not answer in time. What the kernel did wrong is in
         the result.
     """
+    # It may wait for long, and then its agent fetches them.
+    with tracker.sessions.keeping(_blobs(request)):
+        async with contextlib.aclosing(_run(tracker, request)) as events:
+            async for event in events:
+                yield event
+
+
+async def _run(
+    tracker: Tracker, request: RunRequest
+) -> AsyncGenerator[Device | run_pb2.RunResult, None]:
     granted = await tracker.acquire(
         request.selector,
         ttl_s=TTL_S,
@@ -81,6 +92,11 @@ async def run(
     finally:
         renewing.cancel()
         tracker.post_last(LeaseReleased(lease.lease_id, lease.epoch))
+
+
+def _blobs(request: RunRequest) -> list[str]:
+    inputs = [it.blob.sha256 for it in request.call.inputs if it.HasField("blob")]
+    return [request.artifact.sha256, *inputs]
 
 
 async def _renew(tracker: Tracker, lease: Lease, term_s: float) -> None:

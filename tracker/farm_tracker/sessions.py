@@ -10,14 +10,16 @@ so a slow reader slows its writer; both ends are told when the lease ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from farm.errors import DeviceBusy, DeviceLost, Fenced, InvalidInput
+from farm.measuring.checks import blobs_named
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from farm.api.v1 import session_pb2
+    from farm.api.v1 import session_pb2, tensor_pb2
     from farm.core.ids import AgentId, LeaseId
     from farm.errors import FarmError
     from farm_tracker.state.model import Lease
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     WriteReply = Callable[[session_pb2.SessionReply], Awaitable[bool]]
     WriteRequest = Callable[[session_pb2.SessionRequest], Awaitable[bool]]
 
+TAKES_IN = frozenset({"call", "batch", "measure", "compare"})
+"""Kinds of requests that may name blobs."""
 MAX_LOADED = 1024
 """Artifacts of one session that are kept in the store for it; an agent loads no more in one session."""
 
@@ -40,6 +44,12 @@ class ClientEnd:
         self._last_seq = 1
         self._answered = 1
         self._replied = asyncio.Event()
+        self._named: dict[int, frozenset[str]] = {}  # blobs of requests that have no reply yet
+
+    @property
+    def named(self) -> set[str]:
+        """The names of the blobs that its requests under way take in. May be asked from any thread."""
+        return set().union(*list(self._named.values()))
 
     async def send(self, request: session_pb2.SessionRequest) -> None:
         """Pass a request on to the agent, waiting until its stream is there.
@@ -63,14 +73,24 @@ class ClientEnd:
         if kind == "measure":  # all the measures of a session have it in common
             self._session.needs(request.measure.workload.reference.artifact.digest.sha256)
         self._last_seq = request.seq
+        if kind in TAKES_IN:
+            self._keep_inputs(request, kind)
         request.seq += self._offset
         await self._session.to_agent(request)
+
+    def _keep_inputs(self, request: session_pb2.SessionRequest, kind: str) -> None:
+        named: frozenset[str] = frozenset()
+        with contextlib.suppress(InvalidInput):  # malformed: its agent will say so
+            named = frozenset(_inputs(request, kind))
+        if named:
+            self._named[request.seq] = named
 
     async def take(self, reply: session_pb2.SessionReply) -> None:
         """Pass a reply on to the client; one that answers an earlier client is dropped."""
         if reply.seq <= self._offset + 1 or reply.seq > self._last_seq + self._offset:
             return
         reply.seq -= self._offset
+        self._named.pop(reply.seq, None)
         await self._write(reply)
         self._answered = reply.seq
         self._replied.set()
@@ -126,9 +146,10 @@ class Session:
             self._loaded.add(artifact)
 
     @property
-    def loaded(self) -> set[str]:
-        """The names of the artifacts that were loaded."""
-        return self._loaded.copy()
+    def needed(self) -> set[str]:
+        """The names of the artifacts that were loaded, and of what requests under way take in."""
+        client = self._client
+        return self._loaded | (client.named if client is not None else set())
 
     def attach(self, write: WriteReply) -> ClientEnd:
         """Attach a client; `write` gives it a reply and tells whether it is still there.
@@ -200,10 +221,22 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: dict[LeaseId, Session] = {}
+        self._kept: dict[object, frozenset[str]] = {}
+
+    @contextlib.contextmanager
+    def keeping(self, names: Iterable[str]) -> Iterator[None]:
+        """Need these blobs as long as the context lasts: for a session that is to be."""
+        key = object()
+        self._kept[key] = frozenset(names)
+        try:
+            yield
+        finally:
+            del self._kept[key]
 
     def needed(self) -> set[str]:
         """Return the names of the blobs that live sessions need. May be asked from any thread."""
-        return set().union(*(it.loaded for it in list(self._sessions.values())))
+        own = (it.needed for it in list(self._sessions.values()))
+        return set().union(*own, *list(self._kept.values()))
 
     def open(self, lease: Lease) -> None:
         """Open the session of a lease that was granted."""
@@ -244,3 +277,23 @@ class Sessions:
         if session.lease.agent_id != agent_id:
             raise Fenced(f"lease {lease_id[:80]}: not on a device of agent {agent_id}; end it")
         return session
+
+
+def _inputs(request: session_pb2.SessionRequest, kind: str) -> Iterator[str]:
+    """Yield the names of the blobs that a request takes in."""
+    match kind:
+        case "call":
+            yield from _blobs(request.call.inputs)
+        case "batch":
+            for call in request.batch.calls:
+                yield from _blobs(call.inputs)
+        case "measure":
+            measure = request.measure
+            yield from (it.sha256 for it in blobs_named([measure.subject], measure.workload))
+        case "compare":
+            compare = request.compare
+            yield from (it.sha256 for it in blobs_named(compare.subjects, compare.workload))
+
+
+def _blobs(tensors: Iterable[tensor_pb2.Tensor]) -> Iterator[str]:
+    return (it.blob.sha256 for it in tensors if it.HasField("blob"))

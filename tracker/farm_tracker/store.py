@@ -135,7 +135,7 @@ class Store:
             self._engine.dispose()
             raise
         if self._reserve is not None:
-            self._reserve.take()
+            self._reserve.take_at_start()
 
     def close(self) -> None:
         """Close the file."""

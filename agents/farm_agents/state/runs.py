@@ -264,7 +264,7 @@ def _kill_expired(run: Run, facts: RunFacts) -> tuple[Run, tuple[Command, ...]]:
             run,
             facts,
             TimeLimit(
-                f"{what}: ran past its limit ({run.order.limit_s:g} s) and was killed; raise limit_s "
+                f"{what}: ran past its limit ({run.order.limit_s:g} s) and was killed; raise --limit (limit_s) "
                 "or fix the kernel",
                 limit_s=f"{run.order.limit_s:g}",
             ),

@@ -72,3 +72,18 @@ def test_store_gives_its_reserve_up_for_a_write_that_finds_the_disk_full(tmp_pat
     assert not reserve.exists()
     assert store.counts()["events"] == 0
     store.close()
+
+
+def test_store_whose_disk_has_less_than_the_reserve_says_so_when_it_is_opened(
+    tmp_path, disk, caplog
+):
+    disk.free = 1500
+    Store(tmp_path / "tracker.db", reserve_bytes=1000).close()
+    (warning,) = [it for it in caplog.records if it.levelname == "WARNING"]
+    assert warning.getMessage().startswith(
+        "disk nearly full: new jobs are refused until 2000 bytes are free in"
+    )
+    caplog.clear()
+    disk.free = 2000
+    Store(tmp_path / "tracker.db", reserve_bytes=1000).close()
+    assert [it for it in caplog.records if it.levelname == "WARNING"] == []

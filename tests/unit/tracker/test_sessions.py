@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from farm_tracker.sessions import Sessions
 from farm_tracker.state.model import Lease
 
-from farm.api.v1 import session_pb2
+from farm.api.v1 import digest_pb2, measure_pb2, session_pb2, tensor_pb2
 from farm.core.ids import AgentId, Epoch, LeaseId
 from farm.errors import DeviceBusy, DeviceLost, Fenced, InvalidInput
 from farm.target import Selector
@@ -197,3 +198,67 @@ def test_reply_to_a_client_that_was_cancelled_while_it_drained_breaks_nothing():
         assert to_second.seen == [2]
 
     asyncio.run(body())
+
+
+def blob_of(name):
+    return tensor_pb2.Tensor(
+        dtype="uint8", shape=[1], blob=digest_pb2.Digest(sha256=name, size_bytes=1)
+    )
+
+
+TAKING = {
+    "call": lambda a, b: {"call": session_pb2.CallRequest(inputs=[blob_of(a), blob_of(b)])},
+    "batch": lambda a, b: {
+        "batch": session_pb2.BatchRequest(
+            calls=[session_pb2.CallRequest(inputs=[blob_of(it)]) for it in (a, b)]
+        )
+    },
+    "measure": lambda a, b: {
+        "measure": measure_pb2.MeasureRequest(
+            subject=measure_pb2.Subject(
+                artifact=measure_pb2.ArtifactRef(digest=digest_pb2.Digest(sha256=a, size_bytes=1))
+            ),
+            workload=measure_pb2.Workload(inputs=[blob_of(b)]),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("kind", TAKING)
+def test_session_needs_what_its_requests_take_in_until_they_are_answered(kind):
+    async def body():
+        sessions, session = opened()
+        agent, client = session.serve(Sink()), session.attach(Sink())
+        inputs = {"1" * 64, "2" * 64}
+        for seq in (2, 3):
+            request = session_pb2.SessionRequest(seq=seq, **TAKING[kind](*sorted(inputs)))
+            await client.send(request)
+            assert inputs <= sessions.needed()
+        await agent.take(reply(1))
+        assert inputs <= sessions.needed()
+        await agent.take(reply(2))
+        assert not inputs & sessions.needed()
+
+    asyncio.run(body())
+
+
+def test_session_whose_client_left_needs_no_inputs_any_more():
+    async def body():
+        sessions, session = opened()
+        session.serve(Sink())
+        client = session.attach(Sink())
+        await client.send(session_pb2.SessionRequest(seq=2, **TAKING["call"]("1" * 64, "2" * 64)))
+        client.detach()
+        assert sessions.needed() == set()
+
+    asyncio.run(body())
+
+
+def test_blobs_of_a_session_that_is_to_be_are_needed_as_long_as_it_is_waited_for():
+    sessions = Sessions()
+    with sessions.keeping(["a"]), contextlib.suppress(KeyError):
+        with sessions.keeping(["a", "b"]):
+            assert sessions.needed() == {"a", "b"}
+        assert sessions.needed() == {"a"}
+        raise KeyError
+    assert sessions.needed() == set()

@@ -21,6 +21,7 @@ from farm.rpc import abort_with
 from farm.rpc.authorised import SCHEME, TOKEN_KEY
 from farm_tracker.identity.caller import set_caller
 from farm_tracker.identity.matrix import rule_of
+from farm_tracker.identity.model import DOES, VERBS_OF_ROLE
 from farm_tracker.identity.narrow import narrow
 
 if TYPE_CHECKING:
@@ -170,8 +171,9 @@ def _allowed(token: Token, method: str) -> Rule:
             f"method {method[:120]}: nobody may call it; use the same version at both ends"
         )
     if rule.verb not in token.verbs:
+        roles = [str(role) for role, verbs in VERBS_OF_ROLE.items() if rule.verb in verbs]
         raise NotAllowed(
-            f"{method.rpartition('/')[2]}: token {token.token_id} (role {token.role}) lacks the verb "
-            f"{rule.verb}; it has {', '.join(sorted(token.verbs))}"
+            f"{DOES[rule.verb]}: token {token.token_id} (role {token.role}) lacks the verb {rule.verb}; it has "
+            f"{', '.join(sorted(token.verbs))}; use a token of role {' or '.join(roles)} (`farm token create`)"
         )
     return rule

@@ -60,6 +60,20 @@ VERBS_OF_ROLE: dict[Role, frozenset[Verb]] = {
 }
 
 
+DOES: dict[Verb, str] = {
+    Verb.SEE: "looking at the farm (farm devices, who, queue, jobs, events, why, wait, logs, result)",
+    Verb.BLOBS: "reading and writing the store, which builds, runs and results need",
+    Verb.BUILD: "building on the farm (farm build)",
+    Verb.RUN: "running on a device, submitting and cancelling jobs (farm run, submit, cancel)",
+    Verb.LEASE: "taking a device (farm acquire, extend, release)",
+    Verb.OPERATE: "taking devices out of service and back (farm drain, resume)",
+    Verb.AGENT: "speaking for an agent (farm agent)",
+    Verb.ENROL: "enrolling an agent (farm agent)",
+    Verb.TOKENS: "managing tokens and accounts' limits (farm token, farm account limit)",
+}
+"""What people do with each verb, for refusals."""
+
+
 ANY_DEVICE = Selector(())
 
 

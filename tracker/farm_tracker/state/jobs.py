@@ -165,7 +165,9 @@ def expire(draft: Draft, job: RunJob) -> None:
         )
         outcome = Outcome.INFRA_FAILED
     else:
-        error = TimeLimit(f"job {job.job_id}: not started within {limit}; raise its queue limit")
+        error = TimeLimit(
+            f"job {job.job_id}: not started within {limit}; raise its queue limit (--queue-limit, queue_limit_s)"
+        )
         outcome = Outcome.TIME_LIMIT
     _end(draft, job, Trigger.EXPIRE, outcome, failure=as_failure(error))
 

@@ -106,7 +106,7 @@ class Limits:
     what waits; both for each account. `backoff_s` is what is waited at most before the first try after a failure of the
     farm, and doubles with each further one up to `backoff_ceiling_s`. `elsewhere_s` is how long a job waits for another
     device before it is tried again on one that failed it. `device_retain_s` is how long a device may be OFFLINE until
-    it is forgotten.
+    it is forgotten. `expired_at_once` is how many deadlines pass in one step; what is due beyond passes in the next.
     """
 
     heartbeat_s: float = 1.0
@@ -134,6 +134,7 @@ class Limits:
     account_queued: int = 200_000
     log_bytes: int = 4 << 20
     notes_kept: int = 10_000
+    expired_at_once: int = 500
 
     def term_of(self, limit_s: float) -> float:
         """Return the term of the lease of a run with this limit: what all that is done under it may take."""

@@ -160,21 +160,20 @@ class State:
         if changes.notes:
             self.note_number = changes.notes[-1].number
 
-    def due(self, now: float) -> Iterator[tuple[str, str]]:
-        """Yield (table, id) of everything whose deadline is not after `now`; changes nothing."""
-        # A heap's children never come before their parent: walk down from the root while due.
-        pending = [0] if self._due else []
+    def due(self, now: float, most: int) -> Iterator[tuple[str, str]]:
+        """Yield (table, id) of what has a deadline that is not after `now`, at most so many; changes nothing."""
+        # A heap's children never come before their parent: go down from the root, what is due first first.
+        pending = [(self._due[0], 0)] if self._due else []
         found: dict[tuple[str, str], float] = {}
-        while pending:
-            index = pending.pop()
-            if index < len(self._due) and self._due[index][0] <= now:
-                _, table, key = self._due[index]
-                at = self._armed(table, key)
-                if at is not None and at <= now:
-                    found[table, key] = at
-                pending += (2 * index + 1, 2 * index + 2)
-        if found:
-            yield from sorted(found, key=lambda it: (found[it], it))
+        while pending and pending[0][0][0] <= now and len(found) < most:
+            (_, table, key), index = heapq.heappop(pending)
+            at = self._armed(table, key)
+            if at is not None and at <= now:
+                found[table, key] = at
+            for below in (2 * index + 1, 2 * index + 2):
+                if below < len(self._due):
+                    heapq.heappush(pending, (self._due[below], below))
+        yield from sorted(found, key=lambda it: (found[it], it))
 
     def next_deadline(self) -> float | None:
         """Return when something is due next; brings what is outdated up to date."""

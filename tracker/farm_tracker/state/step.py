@@ -54,7 +54,7 @@ def step(state: State, event: Event, now: float) -> Step:
     the commands, in the order of the steps. `JobAccepted` is what acknowledges a submit.
     """
     draft = Draft(state, now)
-    for table, key in state.due(now):
+    for table, key in state.due(now, state.limits.expired_at_once):
         expiry.expire(draft, table, key)
         jobs.settle(draft)
     _bring_together(draft)

@@ -9,10 +9,11 @@ import pytest
 from farm_tracker.identity import identity as identity_module
 from farm_tracker.identity.audit import FILES, REFUSALS_AT_ONCE, AuditLog
 from farm_tracker.identity.caller import caller, check_account, check_speaks_for, may, set_caller
+from farm_tracker.identity.guard import _allowed
 from farm_tracker.identity.identity import Identity
 from farm_tracker.identity.leases import LeaseTokens
 from farm_tracker.identity.matrix import RULES
-from farm_tracker.identity.model import VERBS_OF_ROLE, Role, Token, Verb
+from farm_tracker.identity.model import DOES, VERBS_OF_ROLE, Role, Token, Verb
 from farm_tracker.identity.narrow import narrow
 from farm_tracker.identity.tls import certificate_in
 from hypothesis import given
@@ -38,6 +39,26 @@ def token(role="user", labels="", account="", agent_id=""):
         account=account,
         agent_id=agent_id,
     )
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_refusal_says_what_is_not_allowed_as_people_know_it(method):
+    rule = RULES[method]
+    lacking = next((role for role in Role if rule.verb not in VERBS_OF_ROLE[role]), None)
+    assert lacking is not None
+    with pytest.raises(NotAllowed) as caught:
+        _allowed(token(lacking), f"/farm.api.v1.{method}")
+    message = caught.value.message
+    assert message.startswith(
+        f"{DOES[rule.verb]}: token {'0' * 16} (role {lacking}) lacks the verb"
+    )
+    assert "farm token create" in message
+    assert method.rpartition("/")[2] not in message  # no command is called like a method
+    allowed = message.partition("use a token of role ")[2].partition(" (")[0].split(" or ")
+    assert set(allowed) == {role for role in Role if rule.verb in VERBS_OF_ROLE[role]}
 
 
 # Lease tokens

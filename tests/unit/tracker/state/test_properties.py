@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import pytest
@@ -96,7 +97,7 @@ class History(RuleBasedStateMachine):
         self.world.checks = False
         self.world.limit(retain_s=50.0, unit_wait_s=40.0, job_s=200.0)
         self.world.limit(job_retain_s=300.0, half_life_s=20.0, account_held=2, account_queued=6)
-        self.world.limit(backoff_s=4.0, device_retain_s=30.0)
+        self.world.limit(backoff_s=4.0, device_retain_s=30.0, expired_at_once=3)
         self.count = 0
         self.instances = dict.fromkeys(AGENTS, 1)
         self.epochs = {}
@@ -426,6 +427,8 @@ class History(RuleBasedStateMachine):
             self.happen(AccountLimited(name, NO_LIMITS))
         for _ in range(12):
             self.happen(Tick(), 250.0)
+            while (self.world.state.next_deadline() or math.inf) <= self.world.now:
+                self.happen(Tick())  # a step lets few deadlines pass
             assert violations(self.world.state) == []
         state = self.world.state
         assert (state.leases, state.jobs, state.units, state.attempts) == ({}, {}, {}, {})
