@@ -105,6 +105,9 @@ class Accelerator:
 
     intrinsics
         Tensorize: operations of the hardware; loops are replaced by them.
+    execute
+        Tensorize: ``(instructions, memory, config, unit)``: run what intrinsics emitted on a memory of bytes; may
+        return the cycles that it took.
     externals
         Library: functions that do whole layers.
     backend
@@ -126,6 +129,7 @@ class Accelerator:
     cycles: Callable[[bytes, Any], int] | None = None
 
     intrinsics: Sequence[Intrinsic] = ()
+    execute: Callable[[bytes, Array, Any, str], int | None] | None = None
     externals: Sequence[External] = ()
     backend: Any = None
 
@@ -168,13 +172,15 @@ class Accelerator:
 
     def _check_ways(self) -> None:
         hooks = ("probe", "supports", "compile", "knobs", "launch", "assemble", "disassemble")
-        for name in (*hooks, "cycles"):
+        for name in (*hooks, "cycles", "execute"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._wrong(f"{name} is {getattr(self, name)!r}; give a function or None")
         if not self.ways:
             raise self._wrong("it has no way; give compile, intrinsics, externals or backend")
         if (self.compile is None) != (self.launch is None):
             raise self._wrong("compile and launch belong together; give both or none")
+        if bool(self.intrinsics) != (self.execute is not None):
+            raise self._wrong("intrinsics and execute belong together; give both or none")
         for what, them in (("intrinsic", self.intrinsics), ("external", self.externals)):
             names = [it.name for it in them]
             if len(set(names)) != len(names):

@@ -26,6 +26,7 @@ from farm.porting.encoding import check_encoding
 from farm.porting.findings import Finding, Report
 from farm.porting.graphs import check_backend
 from farm.porting.installed import check_installed
+from farm.porting.intrinsics import check_intrinsics
 from farm.porting.probes import KINDS, inputs_of, probes
 from farm.runtime.plugin import open_program
 
@@ -76,6 +77,8 @@ def check_accelerator(
     taken: list[tuple[str, Function]] = []
     labelled = [*functions, *(() if own_only else probes(seed))]
     for config in accelerator.configs:
+        for finding in check_intrinsics(loaded, config, seed):
+            note(finding)
         taken += _Functions(loaded, config, note, seed).check(labelled)
     if not taken and set(accelerator.ways) != {"byoc"}:
         note(

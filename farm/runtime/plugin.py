@@ -10,7 +10,9 @@ names the accelerator.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +87,11 @@ def open_program(loaded: Loaded, form: str, program: bytes, config: object, unit
 
 def _openers(loaded: Loaded) -> Mapping[str, Callable[[Loaded, bytes, object, str], Run]]:
     it = loaded.accelerator
-    return {it.program_format: _launched, f"{it.name}-call": _called}
+    return {
+        it.program_format: _launched,
+        f"{it.name}-call": _called,
+        f"{it.name}-intrinsics": _executed,
+    }
 
 
 def _launched(loaded: Loaded, program: bytes, config: object, unit: str) -> Run:
@@ -129,3 +135,71 @@ def _read_call(loaded: Loaded, program: bytes) -> dict[str, Any]:
     if not 0 <= workspace_bytes <= 1 << 32:
         raise ArtifactError(f"{loaded.who}: workspace of {workspace_bytes} bytes; build it again")
     return {**call, "workspace_bytes": workspace_bytes}
+
+
+MAX_MEMORY_BYTES = 1 << 31
+
+
+def _executed(loaded: Loaded, program: bytes, config: object, unit: str) -> Run:
+    """Return what puts arrays into a memory with zeros around them, runs intrinsics on it, and takes the result out."""
+    execute = loaded.accelerator.execute
+    if execute is None:
+        raise ArtifactError(f"{loaded.who}: has no intrinsics; build it again")
+    head, _, instructions = program.partition(b"\n")
+    size, regions = _read_regions(loaded, head)
+
+    def run(arrays: Sequence[Array]) -> int | None:
+        memory = np.zeros(size, np.uint8)
+        out = arrays[-1]
+        for region in regions:
+            array = arrays[region.arg]
+            if array.flags.writeable:
+                out, result = array, region
+            else:
+                region.of(memory, array.shape)[...] = array
+        cycles = execute(instructions, memory, config, unit)
+        out[...] = result.of(memory, out.shape)
+        return cycles
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Where a parameter lies in the memory."""
+
+    arg: int
+    address: int
+    dtype: str
+    shape: tuple[int, ...]
+    origin: tuple[int, ...]
+
+    def of(self, memory: Array, own: tuple[int, ...]) -> Array:
+        """Return the part of a memory that holds the parameter's own elements."""
+        count = math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        whole = memory[self.address : self.address + count].view(self.dtype).reshape(self.shape)
+        return whole[tuple(slice(at, at + n) for at, n in zip(self.origin, own, strict=True))]
+
+
+def _read_regions(loaded: Loaded, head: bytes) -> tuple[int, list[_Region]]:
+    """Return what `farm.codegen.accelerator.tensorized` wrote, checked."""
+    try:
+        value = json.loads(head)
+        size = int(value["memory_bytes"])
+        regions = [
+            _Region(
+                int(it["arg"]),
+                int(it["address"]),
+                np.dtype(it["dtype"]).name,
+                tuple(map(int, it["shape"])),
+                tuple(map(int, it["origin"])),
+            )
+            for it in value["regions"]
+        ]
+        ends = [it.address + math.prod(it.shape) * np.dtype(it.dtype).itemsize for it in regions]
+        lows = [n for it in regions for n in (it.arg, it.address, *it.shape, *it.origin)]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ArtifactError(f"{loaded.who}: malformed program ({error}); build it again") from error
+    if not 0 <= size <= MAX_MEMORY_BYTES or max(ends, default=0) > size or min(lows, default=0) < 0:
+        raise ArtifactError(f"{loaded.who}: impossible places in its memory; build it again")
+    return size, regions

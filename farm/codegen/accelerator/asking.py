@@ -16,6 +16,7 @@ from farm.accel.discovery import known
 from farm.codegen.accelerator.knobs import space_of
 from farm.codegen.accelerator.layer import layer_of
 from farm.codegen.accelerator.library import space_of_external
+from farm.codegen.accelerator.tensorized import space_of_intrinsics
 from farm.errors import FarmError, PlugInFailed, UnsupportedFunction, error_class
 from farm.ir import Function, parse, serialise
 from farm.target import Target
@@ -72,6 +73,13 @@ def knobs_on(
         if not why:
             return space_of_external(loaded, external, layer, value)
         reasons.append(f"{external.name}: {why}")
+    if it.intrinsics:
+        try:
+            return space_of_intrinsics(loaded, layer_of(function))
+        except UnsupportedFunction as error:
+            reasons.append(error.message)
+            if it.compile is None:
+                raise
     why = "" if it.compile is not None else "it has no code generator of its own"
     if not why and it.supports is not None:
         said = guard.call(who, "supports", it.supports, function, value)

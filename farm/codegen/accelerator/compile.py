@@ -16,6 +16,7 @@ from farm.artifact import BuiltModule
 from farm.artifact.module import MAX_SECTION_BYTES
 from farm.codegen.accelerator.knobs import chosen_knobs, space_of
 from farm.codegen.accelerator.library import compile_call
+from farm.codegen.accelerator.tensorized import compile_tensorized
 from farm.codegen.symbol import symbol_of
 from farm.errors import UnsupportedFunction
 from farm.ir import Function, signature_of
@@ -72,6 +73,7 @@ def compile_loaded(loaded: Loaded, function: Function, config: object) -> Compil
     """Compile a function by the first of an accelerator's ways that takes it; raises as `compile_accelerator`."""
     ways: dict[str, Callable[[Loaded, Function, object], Compiled]] = {
         "library": compile_call,
+        "tensorize": compile_tensorized,
         "target": _compile_target,
     }
     reasons = []

@@ -31,8 +31,8 @@ BRITTLE = GOOD.replace(
 )
 """Goes wrong as the name of the function says; else it doubles."""
 
-EXAMPLES_USED = ("target", "marlann")
-KINDS = ("tile8", "marlann", "brittle")
+EXAMPLES_USED = ("library", "marlann", "target", "tensorize")
+KINDS = ("blas", "brittle", "dotcore", "marlann", "tile8")
 
 
 @pytest.fixture(scope="module")

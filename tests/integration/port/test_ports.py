@@ -50,12 +50,20 @@ def client(port_farm):
         yield connected
 
 
-def test_layer_is_bit_equal_on_an_accelerator_that_is_only_installed(client):
-    artifact = client.build({"tile8": [with_knobs(dense(), {"slots": 8})]})
+@pytest.mark.parametrize(
+    ("kind", "knobs"),
+    [
+        ("tile8", {"slots": 8}),  # a full target
+        ("dotcore", {"intrinsic": "mv16"}),  # intrinsics
+        ("blas", {"type": "float64", "rows": 16}),  # a library
+    ],
+)
+def test_layer_is_bit_equal_on_an_accelerator_that_is_only_installed(client, kind, knobs):
+    artifact = client.build({kind: [with_knobs(dense(), knobs)]})
     inputs, expected = operands(1)
-    with client.acquire("kind=tile8,config=tile8") as session:
+    with client.acquire(f"kind={kind},config={kind}") as session:
         module = session.load(artifact)
-        assert module["layer"].target == "tile8 -config=tile8"
+        assert module["layer"].target == f"{kind} -config={kind}"
         assert np.array_equal(module["layer"](*inputs), expected)
         assert len(module.time("layer", *inputs, repeat=3).samples_ns) == 3
 
@@ -89,13 +97,8 @@ def test_job_and_commands_take_it_as_any_other_device(port_farm, client, tmp_pat
     capsys.readouterr()
     assert run(["devices", *at, "-o", "json"]) == 0
     devices = json.loads(capsys.readouterr().out)["devices"]
-    assert {it["labels"]["kind"] for it in devices} == {
-        "cpu",
-        "mute",
-        "tile8",
-        "marlann",
-        "brittle",
-    }
+    kinds = {"blas", "brittle", "cpu", "dotcore", "marlann", "mute", "tile8"}
+    assert {it["labels"]["kind"] for it in devices} == kinds
 
 
 @pytest.mark.parametrize(
@@ -206,3 +209,19 @@ def test_quantised_convolution_is_built_run_and_tuned_for_marlann(client):
         found[int(it.candidate.key)] = it.value
     assert len(set(found.values())) > 1
     assert min(found.values()) <= found[first]
+
+
+def test_intrinsics_and_libraries_are_tuned_as_targets_are(client):
+    for kind, unit in (("dotcore", "cycles"), ("blas", "ns")):
+        template = template_for(dense(), kind)
+        numbers = dict.fromkeys((template.space.number(template.default), 0, 1))
+        candidates = [
+            Candidate(str(it), template.schedule(template.space.configuration(it)).function, kind)
+            for it in numbers
+        ]
+        workload = Workload(reference=dense())
+        results = list(
+            client.measure(candidates, workload=workload, selector=f"kind={kind}", race=False)
+        )
+        assert [(it.status, it.error) for it in results] == [(Status.OK, None)] * len(numbers)
+        assert {it.measurement.unit for it in results} == {unit}
