@@ -5,8 +5,9 @@ Owns: those commands, and the check of a result against the reference. Does not 
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from farm.graph import Backend, Graph, GraphBuild
     from farm.graph.backend import Option, Options
+    from farm.tune import Records
 
     Array = npt.NDArray[Any]
 
@@ -158,6 +160,12 @@ def place_file(
     help="Build everything for this CPU; may be repeated.  [default: llvm]",
 )
 @click.option(
+    "--tuned",
+    metavar="DB",
+    type=EXISTING_FILE,
+    help="Use the best schedules in this database for the regions' functions.",
+)
+@click.option(
     "--save",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
@@ -174,6 +182,7 @@ def run_file(
     seed: int | None,
     repeat: int,
     cpus: tuple[str, ...],
+    tuned: Path | None,
     save: Path | None,
     tracker: str | None,
     *,
@@ -195,13 +204,14 @@ def run_file(
     arrays = _inputs(graph, inputs, seed)
     folder = writable_folder(save) if save is not None else None
     wanted = execute(graph, arrays)
-    with output.steps("building") as steps, connect(tracker) as client:
+    with output.steps("building") as steps, _records(tuned) as records, connect(tracker) as client:
         steps.say(f"building {graph.name}")
         built = build_graph(
             graph,
             backends,
             cpus=cpus or ("llvm",),
             builder=client.build,
+            tuned=records,
             options=options,
             strict=strict,
             only_faster=only_faster,
@@ -269,6 +279,18 @@ def _installed(name: str) -> Backend:
         if backend is not None:
             return backend
     return TargetBackend(name)
+
+
+@contextlib.contextmanager
+def _records(path: Path | None) -> Iterator[Records | None]:
+    """Open a database of records, if one is named."""
+    if path is None:
+        yield None
+        return
+    from farm.tune import Records
+
+    with Records(path, create=False) as records:
+        yield records
 
 
 def _options(settings: Sequence[str]) -> dict[str, Options]:

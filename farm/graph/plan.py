@@ -49,6 +49,12 @@ class Step:
         """Name of the function."""
         return self.placed.region.name
 
+    @property
+    def target(self) -> Target | None:
+        """The accelerator that the region is for; None: the CPU."""
+        code = self.placed.code
+        return None if code is None or code.target is None else Target.parse(code.target)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
@@ -112,18 +118,26 @@ class Plan:
             Whose schedules are taken where it knows one; else the default schedules are.
         """
         found: dict[Target, list[Function]] = {}
-        for step in self.steps:
-            code = step.placed.code
-            if code is not None and code.target is not None:
-                target = Target.parse(code.target)
-                function = code.function if tuned is None else tuned.tuned(code.function, target)
-                found.setdefault(target, []).append(function)
-        plain = [_for_cpu(step) for step in self.steps]
+        for target in dict.fromkeys(step.target for step in self.steps):
+            if target is not None:
+                known = self.functions(target)
+                found[target] = [tuned.tuned(f, target) if tuned else f for f in known]
         hosts = [_host_function(self, segment) for segment in self.segments]
         for cpu in map(as_target, cpus):
-            own = [_scheduled(function, cpu, tuned) for function in plain]
+            own = [_scheduled(function, cpu, tuned) for function in self.functions(cpu)]
             found.setdefault(cpu, []).extend([*own, *hosts])
         return found
+
+    def functions(self, target: str | Target) -> list[Function]:
+        """Return regions' functions for a target as their authors wrote them: what can be tuned for it.
+
+        For a CPU these are all, for an accelerator its own.
+        """
+        where = as_target(target)
+        if not where.is_accelerator:
+            return [_for_cpu(step) for step in self.steps]
+        own = [step.placed.code for step in self.steps if step.target == where]
+        return [code.function for code in own if code is not None]
 
 
 def _scheduled(function: Function, cpu: Target, tuned: Tuned | None) -> Function:
@@ -131,18 +145,19 @@ def _scheduled(function: Function, cpu: Target, tuned: Tuned | None) -> Function
     if isinstance(function.body, Source):
         return function
     best = function if tuned is None else tuned.tuned(function, cpu)
-    return best if best != function else scheduled(fuse(function), cpu)
+    return best if best != function else scheduled(function, cpu)
 
 
 def _for_cpu(step: Step) -> Function:
     region, code = step.placed.region, step.placed.code
     if code is None:
-        return lower(region.graph)
+        return fuse(lower(region.graph))
     if code.target is None:
         return code.function
-    if code.fallback is not None:
-        return code.fallback
-    return lower(region.graph, [param.buffer.name for param in code.function.params])
+    if code.fallback is None:
+        return fuse(lower(region.graph, [param.buffer.name for param in code.function.params]))
+    own = isinstance(code.fallback.body, Source)
+    return code.fallback if own else fuse(code.fallback)
 
 
 def make_plan(partition: Partition) -> Plan:

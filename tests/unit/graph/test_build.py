@@ -286,10 +286,10 @@ class Known:
     """Knows one schedule for the accelerator and one for CPUs, as records of tunings do."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.asked: dict[tuple[str, str], Function] = {}
 
     def tuned(self, function: Function, target: Target) -> Function:
-        self.asked.append((function.name, target.kind))
+        self.asked[function.name, target.kind] = function
         if function.name != "pair_ea_0":
             return function
         sch = Schedule(function)
@@ -317,7 +317,10 @@ def test_known_schedules_are_taken_for_regions_of_accelerators_and_cpus(pair: Gr
     (region,) = [p.region for p in built.partition.regions if p.region.backend == "cpu"]
     default = scheduled(fuse(lower(region.graph)), "llvm")
     assert texts["llvm"]["pair_cpu_3"] == str(default)
-    assert {kind for _, kind in known.asked} == {"ea", "llvm"}
+    for target in ("ea", "llvm"):
+        functions = built.plan.functions(target)
+        assert {(f.name, target): f for f in functions}.items() <= known.asked.items()
+    assert len(known.asked) == 2 + 3
 
 
 def test_build_is_the_same_twice() -> None:
