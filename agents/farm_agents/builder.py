@@ -26,6 +26,7 @@ from farm.target import Target
 from farm_agents.backoff import Backoff
 from farm_agents.cache import BlobCache
 from farm_agents.child import Child
+from farm_agents.cores import keep_off
 from farm_agents.failures import failed_from_proto
 from farm_agents.sandbox.confinement import Confinement
 from farm_agents.sandbox.starvation import UNKNOWN
@@ -137,6 +138,7 @@ class Builder:
     ) -> tuple[agent_pb2.BuildAttempt, Path | None]:
         """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it."""
         child = await zygote.fork(self._config(folder))
+        keep_off(child.pid)
         try:
             await child.send(_task(order).SerializeToString())
             frame = await child.receive()

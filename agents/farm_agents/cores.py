@@ -1,12 +1,14 @@
 """Cores of this host that are measured on.
 
-Owns: claiming one, and telling which are not claimed. Does not own: devices and their locks (`drivers.lock`).
+Owns: claiming one, telling which are not claimed, and keeping others off them. Does not own: devices and their locks
+(`drivers.lock`).
 
 Invariant: of all agents of one user on this host, one measures on a core at a time; a claim ends with its holder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from farm.errors import DeviceBusy, InfrastructureError
@@ -38,6 +40,14 @@ def free_cores() -> set[int]:
             continue
         free.add(core)
     return free
+
+
+def keep_off(pid: int) -> None:
+    """Move a process away from cores that somebody measures on now, if there are any."""
+    free = free_cores()
+    if free != os.sched_getaffinity(0):
+        with contextlib.suppress(OSError):  # it has ended, or may not be moved: it only disturbs
+            os.sched_setaffinity(pid, free)
 
 
 def _name(core: int) -> str:

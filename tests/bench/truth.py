@@ -74,14 +74,14 @@ def noise(count: int) -> Iterator[None]:
             process.wait()
 
 
-def kernels() -> measure_pb2.ArtifactRef:
-    """Return an artifact of ``plain``, and of ``longer``, which does 5 % more of the same."""
+def kernels(difference: float) -> measure_pb2.ArtifactRef:
+    """Return an artifact of ``plain``, and of ``longer``, which does more of the same."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = Target.parse("llvm")
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", opt=1)
     modules = []
-    for name, turns in (("plain", TURNS), ("longer", round(TURNS * (1 + DIFFERENCE)))):
+    for name, turns in (("plain", TURNS), ("longer", round(TURNS * (1 + difference)))):
         module = llvm.parse_assembly(_code(name, turns))
         module.triple = machine.triple
         modules.append(
@@ -149,10 +149,10 @@ def in_child(work: Callable[[], bytes]) -> bytes:
 class Bench:
     """Comparisons of two kernels of an artifact."""
 
-    def __init__(self) -> None:
+    def __init__(self, difference: float) -> None:
         here = local_capabilities(accelerators=False)
         self._loader = native_loader(here.targets, here.provides)
-        self._artifact = kernels()
+        self._artifact = kernels(difference)
 
     def interleaved(self, first: str, other: str) -> Verdict:
         """Return what ``farm compare`` says of `other` against `first`."""
@@ -222,8 +222,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--noise", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--difference", type=float, default=DIFFERENCE)
     args = parser.parse_args()
-    bench, trials = Bench(), args.trials
+    bench, trials = Bench(args.difference), args.trials
     bench.interleaved("plain", "longer")  # what is imported and compiled once
     with noise(args.noise):
         began = time.perf_counter()

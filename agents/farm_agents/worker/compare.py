@@ -97,9 +97,9 @@ def _settle(samplers: Sequence[Sampler], calls: Sequence[int]) -> None:
     for index, sampler in enumerate(samplers):
         if calls:
             sampler.calls = calls[index]
+            sampler.warm_up()
         else:
-            sampler.calibrate()
-        sampler.warm_up()
+            sampler.warm_up(sampler.calibrate())
 
 
 def run_rounds(

@@ -62,6 +62,8 @@ def _wrong_integer(found: Array, right: Array) -> str:
 
 
 def _wrong_float(found: Array, right: Array, tolerance: float) -> str:
+    if _is_near(found, right, tolerance):
+        return ""
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = right.astype(found.dtype)
         exact = right.astype(np.float64)
@@ -80,6 +82,17 @@ def _wrong_float(found: Array, right: Array, tolerance: float) -> str:
         return ""
     worst = np.where(fits, -1.0, np.where(np.isfinite(off), off, np.inf))
     return _place(found, right, worst == worst.max(), int((~fits).sum()))
+
+
+def _is_near(found: Array, right: Array, tolerance: float) -> bool:
+    """Tell quickly whether all is right; False also where that takes a closer look."""
+    columns = found.shape[-1] if found.ndim else 1
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = np.abs(np.subtract(found, right, dtype=np.float64)).reshape(-1, columns)
+        scale = np.abs(right).reshape(-1, columns).max(axis=1).astype(np.float64)
+        scale = np.maximum(scale, LEAST_SCALE * scale.max())
+        limit = (tolerance or TOLERANCE[found.dtype.name]) * scale
+        return bool(np.isfinite(scale).all() and (off.max(axis=1) <= limit).all())
 
 
 def _place(found: Array, right: Array, which: Array, count: int) -> str:

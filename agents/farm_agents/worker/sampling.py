@@ -127,10 +127,16 @@ class Sampler:
             more = self.calls * min(GROWTH, max(1.2, 1.1 * wanted_ns / took_ns))
             self.calls = min(MAX_CALLS, math.ceil(more))
 
-    def warm_up(self) -> float:
-        """Run until three windows agree, or the time for it is over; return what a call took in the last, in ns."""
+    def warm_up(self, first: float | None = None) -> float:
+        """Run until three windows agree, or the time for it is over; return what a call took in the last, in ns.
+
+        Parameters
+        ----------
+        first
+            What a call took in a window that was just run.
+        """
         until = time.perf_counter() + self.options.warm_up_s
-        windows: list[float] = []
+        windows = [] if first is None else [first]
         while True:
             lap = self._lap()
             windows.append((lap.wall_ns if lap.cpu_ns is None else lap.cpu_ns) / self.calls)
