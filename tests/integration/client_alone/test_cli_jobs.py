@@ -18,7 +18,16 @@ from farm.errors import Cancelled, FarmError, InvalidInput, KernelCrashed, Nobod
 FARM = [sys.executable, "-c", "from farm.cli.main import main; main()"]
 JOB_KEYS = {
     *("job_id", "client_key", "account", "priority", "state", "outcome", "verdict", "selector"),
-    *("function", "artifact", "repeat", "limit_s", "submitted_at", "ended_at", "log_chunks"),
+    *(
+        "function",
+        "candidates",
+        "artifact",
+        "repeat",
+        "limit_s",
+        "submitted_at",
+        "ended_at",
+        "log_chunks",
+    ),
     *("error", "attempts"),
 }
 
