@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,14 +146,35 @@ def layer(seed=2, size=9, channels=5, outputs=16, **convolution):
     ).astype(np.int8)
 
 
-@pytest.mark.parametrize("options", [{}, {"block": 16, "columns": 7}])
-def test_own_code_generator_runs_a_layer_on_the_farm_bit_for_bit(conv8, embedded_farm, options):
+@pytest.mark.parametrize(
+    ("options", "cpu", "selector"),
+    [
+        ({}, "llvm", "kind=cpu,emulator!=qemu-user"),
+        pytest.param(
+            {"block": 16, "columns": 7},
+            "llvm -mtriple=aarch64-linux-gnu",
+            "arch=aarch64",
+            marks=pytest.mark.skipif(
+                shutil.which("qemu-aarch64") is None,
+                reason="qemu-aarch64 is missing: install qemu-user",
+            ),
+        ),
+    ],
+)
+def test_own_code_generator_runs_a_layer_on_the_farm_bit_for_bit(
+    conv8, embedded_farm, options, cpu, selector
+):
     graph, image = layer(stride=[2, 1])
     with connect(embedded_farm.address) as client:
         built = build_graph(
-            graph, [conv8.BACKEND], builder=client.build, options={"conv8": options}, strict=True
+            graph,
+            [conv8.BACKEND],
+            cpus=[cpu],
+            builder=client.build,
+            options={"conv8": options},
+            strict=True,
         )
-        with client.acquire("kind=cpu,emulator!=qemu-user") as session:
+        with client.acquire(selector) as session:
             (found,) = GraphModule(built, session.load(built.artifact))([image])
     (placed,) = built.partition.regions
     assert placed.region.backend == "conv8"
