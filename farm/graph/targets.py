@@ -49,7 +49,7 @@ class TargetBackend:
         self.target = Target.parse(target)
         self.name = name or self.target.kind.replace("-", "_")
         self.knobs: Knobs = {}
-        self._compiled: dict[str, BuiltModule] = {}
+        self._compiled: dict[bytes, BuiltModule] = {}
 
     @property
     def patterns(self) -> Sequence[Pattern]:
@@ -92,10 +92,9 @@ class TargetBackend:
 
     def _compile(self, function: Function) -> BuiltModule:
         code = serialise(replace(function, name="layer"))
-        key = code.hex()
-        if key not in self._compiled:
-            self._compiled[key] = compile_function(code, "device", self.target)
-        return self._compiled[key]
+        if code not in self._compiled:
+            self._compiled[code] = compile_function(code, "device", self.target)
+        return self._compiled[code]
 
 
 def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
@@ -105,7 +104,7 @@ def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
     for node in graph.nodes:
         if node.operator == "dense":
             x, weight, *bias = node.inputs
-            product = f"{node.output}/product" if bias else node.output
+            product = f"{node.output[:200]}/product" if bias else node.output
             nodes.append(Node(product, "matmul", (x, weight), product))
             if bias:
                 kind = value_type(types[node.output].shape, types[node.output].dtype)
