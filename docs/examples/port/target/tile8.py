@@ -28,6 +28,7 @@ FIELDS = {  # after a byte of opcode and a byte for the first field, three numbe
     "st": ("s", "m", "n"),
 }
 OPS = tuple(FIELDS)
+NAMES = ("x", "w", "out")
 CYCLES = {"dims": 1, "args": 1, "ldw": 8, "clr": 1, "mac": 8, "st": 16}
 MOST = {"tile8": 8, "tile8-small": 2}  # accumulators of each configuration
 
@@ -57,36 +58,25 @@ def assemble(text):
     """Return the program of a text, one instruction a line, such as ``mac s=0 m=8 k=16``."""
     lines = [line.partition(";")[0].split() for line in text.splitlines()]
     try:
-        words = [
-            (op, {k: int(v) for k, v in (it.split("=") for it in rest)})
-            for op, *rest in filter(None, lines)
-        ]
-        return b"".join(encode(op, **fields) for op, fields in words)
+        split = [(op, [it.split("=") for it in rest]) for op, *rest in filter(None, lines)]
+        return b"".join(encode(op, **{k: int(v) for k, v in fields}) for op, fields in split)
     except (ValueError, KeyError) as error:
         raise InvalidProgram(f"tile8: malformed text ({error}); write: mac s=0 m=8 k=16") from error
 
 
 def disassemble(program):
     """Return the text of a program."""
-    return "".join(
-        f"{op} {' '.join(f'{k}={v}' for k, v in fields.items())}\n"
-        for op, fields in decode(program)
-    )
+    lines = [(op, *(f"{k}={v}" for k, v in fields.items())) for op, fields in decode(program)]
+    return "".join(f"{' '.join(words)}\n" for words in lines)
 
 
 def supports(function, slots):
     """Return why a function cannot run here, empty if it can."""
     layer = layer_of(function)
     if layer.kind != "dense" or not layer.is_plain:
-        return (
-            f"it is {layer.kind} with something around it; only plain products of matrices run here"
-        )
-    types = [p.buffer.dtype.value for p in function.params]
-    if [types[layer.sizes[f"arg_{name}"]] for name in ("x", "w", "out")] != [
-        "int8",
-        "int8",
-        "int32",
-    ]:
+        return f"it is {layer.kind} with something around it; only plain products run here"
+    types = [function.params[layer.sizes[f"arg_{it}"]].buffer.dtype.value for it in NAMES]
+    if types != ["int8", "int8", "int32"]:
         return f"its types are {', '.join(types)}; use int8 times int8 in int32"
     largest = max(layer.sizes[name] for name in "mnk")
     return f"a side of {largest} is above 65528" if largest > 65528 else ""
@@ -102,7 +92,7 @@ def compile_layer(function, slots, knobs):
     sizes = layer_of(function).sizes
     m, n, k = (sizes[name] for name in "mnk")
     code = [encode("dims", t=sizes["transposed"], m=m, n=n, k=k)]
-    code.append(encode("args", **{name: sizes[f"arg_{name}"] for name in ("x", "w", "out")}))
+    code.append(encode("args", **{name: sizes[f"arg_{name}"] for name in NAMES}))
     step = 8 * knobs["slots"]
     for column in range(0, n, 8):
         for first in range(0, m, step):
@@ -123,11 +113,9 @@ def launch(program, slots, unit):
     m, n, k = (dims[name] for name in "mnk")
 
     def run(arrays):
-        x, w, out = (arrays[args[name]] for name in ("x", "w", "out"))
+        x, w, out = (arrays[args[name]] for name in NAMES)
         if (x.shape, w.shape, out.shape) != ((m, k), (n, k) if dims["t"] else (k, n), (m, n)):
-            raise InvalidProgram(
-                f"tile8: dims say {m}x{n}x{k}, the arrays are {x.shape}, {w.shape}, {out.shape}"
-            )
+            raise InvalidProgram(f"tile8: made for {m}x{n}x{k}, not {x.shape}, {w.shape}")
         w = w.T if dims["t"] else w
         tiles, weights = np.zeros((slots, 8, 8), np.int32), np.zeros((8, 8), np.int32)
         for op, at in code:
