@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from farm.graph.graph import Graph, Node
 
-OPERATIONS_PER_S = 2e9
+OPERATIONS_PER_S = 1e10
 """Of one core of a plain CPU: assumed, not measured."""
-BYTES_PER_S = 4e9
+BYTES_PER_S = 8e9
 _EACH = {"exp": 10, "tanh": 10, "sigmoid": 12, "gelu": 15, "softmax": 14, "sqrt": 4, "divide": 4}
 
 
