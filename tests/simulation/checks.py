@@ -29,6 +29,7 @@ from farm.errors import (
     TimeLimit,
     error_class,
 )
+from simulation.accounts import AccountChecks
 from simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Checks:
         self.jobs_of_keys: dict[str, JobId] = {}
         self.verdicts: dict[str, tuple[object, ...]] = {}
         self.ever_stored: set[LeaseId] = set()
+        self.accounts = AccountChecks(farm.disk)
 
     # The ground truth
 
@@ -139,6 +141,7 @@ class Checks:
     def loaded(self, tracker: Tracker) -> None:
         """Nothing that was promised is lost with a process of the tracker."""
         self._promises(tracker)
+        self.accounts.loaded(tracker.state)
 
     def tracker_stepped(self, tracker: Tracker, event: Event, result: Step) -> None:
         """The state is whole; attempts fit the budgets; nothing is tried again that failed by its own fault."""
@@ -156,6 +159,7 @@ class Checks:
         soonest = min((it.at for _, it in deadlines(tracker.state)), default=None)
         if tracker.state.next_deadline() != soonest:
             fail("deadline", "next is %s, not %s", tracker.state.next_deadline(), soonest)
+        self.accounts.stepped(tracker.state, changes, tracker.now())
         self._free_devices(tracker)
 
     def armed(self, tracker: Tracker, at: float | None) -> None:
@@ -169,6 +173,8 @@ class Checks:
         match command:
             case GrantLease(lease, device):
                 self._stored_lease(lease)
+                if not lease.demand.can_run(device.description):
+                    fail("variant", "%s runs none of what %s has", device.device_id, lease.lease_id)
                 device_id = str(device.device_id)
                 if lease.epoch <= self.granted.get(device_id, 0):
                     fail("epoch", "%s: %d was given out before", device_id, lease.epoch)

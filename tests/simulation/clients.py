@@ -30,6 +30,7 @@ from simulation.runs import encoded
 from simulation.wire import RUN_LIMIT_S
 
 if TYPE_CHECKING:
+    from farm_tracker.state.demand import Variant
     from farm_tracker.state.model import Lease
 
     from simulation.farm import Farm
@@ -57,6 +58,7 @@ class LeasePlan:
 
     name: str
     at: float
+    account: str
     selector: str
     ttl_s: float
     wait_s: float
@@ -87,6 +89,8 @@ class JobPlan:
     name: str
     at: float
     work: str
+    account: str
+    variants: tuple[Variant, ...]
     run_s: float
     selector: str
     priority: int
@@ -114,7 +118,12 @@ class LeaseClient:
         plan = self.plan
         lease_id = LeaseId(f"{plan.name}.{self.tries}")
         event = LeaseRequested(
-            lease_id, selector_of(plan.selector), plan.ttl_s, plan.wait_s, plan.name
+            lease_id,
+            selector_of(plan.selector),
+            plan.ttl_s,
+            plan.wait_s,
+            plan.name,
+            plan.account,
         )
         self.farm.call(lambda tracker: tracker.acquire(event, self._answered), self._answered)
         if plan.end == "leave queue":
@@ -191,7 +200,7 @@ class JobClient:
         run = encoded(plan.work, plan.run_s)
         event = JobSubmitted(
             job_id=JobId(f"{plan.name}.{self.tries}"),
-            account=plan.name[:4],
+            account=plan.account,
             client_key=plan.name,
             content=run.decode(),
             selector=selector_of(plan.selector),
@@ -201,6 +210,7 @@ class JobClient:
             queue_limit_s=plan.queue_limit_s,
             wait_for_device=plan.waits,
             cancel_when_unwatched=plan.unwatched,
+            variants=plan.variants,
         )
         self.farm.call(lambda tracker: tracker.submit_job(event, self._answered), self._answered)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from farm_tracker.state.account import NO_LIMITS
 from farm_tracker.state.events import AdminSet
 from farm_tracker.state.model import (
     Admin,
@@ -24,13 +25,14 @@ from farm_tracker.state.model import (
 
 from farm.core.ids import AgentId, DeviceId
 from farm.errors import FarmError, InfrastructureError
+from simulation.accounts import Accountant
 from simulation.agent import Agent, Served, Site
 from simulation.checks import Checks, fail
 from simulation.clients import BuildClient, JobClient, LeaseClient, selector_of
 from simulation.disk import Disk
 from simulation.host import NEVER, Host, Rig
 from simulation.network import Path, Stream
-from simulation.plan import FAULTS_END_S
+from simulation.plan import FAULTS_END_S, RUNS
 from simulation.tracker import Link, Tracker
 from simulation.world import World
 
@@ -52,8 +54,8 @@ class Farm:
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
         self.world = World(plan.seed, trace=trace)
-        self.checks = Checks(self)
         self.disk = Disk()
+        self.checks = Checks(self)
         self.wall_offset = 0.0
         self.tracker: Tracker | None = None
         self.boots = 0
@@ -64,6 +66,7 @@ class Farm:
         self.agents: dict[str, list[Agent]] = {}
         self.duplicating: set[str] = set()
         self.is_mended = False
+        self.accountant = Accountant(self)
         for agent in plan.agents:
             self._add(agent)
         self.client_path = Path(self.world, "clients")
@@ -134,6 +137,9 @@ class Farm:
         for job_id, job in state.jobs.items():
             if job.is_open:
                 yield f"build {job_id} is {job.state}"
+        for name, account in state.accounts.items():
+            if account.limits != NO_LIMITS:
+                yield f"account {name} has limits: {account.limits}"
         if state.open_units:
             yield f"units {sorted(state.open_units.values())} are open"
         for client in self.clients:
@@ -178,7 +184,7 @@ class Farm:
                 self.rigs[name] = Rig(name, self.world, self.checks)
             host.rigs[name] = self.rigs[name]
             described[DeviceId(name)] = Description(
-                DeviceId(name), ("t",), {"kind": "sim"}, TimingClass.SIMULATED, ()
+                DeviceId(name), RUNS[name], {"kind": "sim"}, TimingClass.SIMULATED, ()
             )
         path = self.paths[plan.agent_id] = Path(self.world, plan.agent_id)
         agent_id = AgentId(plan.agent_id)
@@ -403,6 +409,9 @@ class Farm:
 
         self.call(lambda tracker: tracker.set_admin(event, answered), answered)
 
+    def _do_limit_account(self, fault: Fault) -> None:
+        self.accountant.limit(fault.target, fault.detail, fault.for_s)
+
     def _do_sick_device(self, fault: Fault) -> None:
         self.rigs[fault.target].is_sick = True
         self.world.later(fault.for_s, setattr, self.rigs[fault.target], "is_sick", False)
@@ -413,6 +422,7 @@ class Farm:
         self.is_mended = True
         self.disk.mend()
         self._enable()
+        self.accountant.lift()
         self.duplicating.clear()
         for host in self.hosts.values():
             host.disk_full = False

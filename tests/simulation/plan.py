@@ -11,11 +11,23 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from farm_tracker.state.demand import Variant
 from farm_tracker.state.model import Limits
 
+from simulation.accounts import ACCOUNTS
+from simulation.accounts import LIMITS as ACCOUNT_LIMITS
 from simulation.clients import FAMILIES, BuildPlan, JobPlan, LeasePlan
 
 FAULTS_END_S = 25.0
+RUNS = {
+    "d0": ("ea",),
+    "d1": ("llvm -mtriple=x86_64-linux-gnu",),
+    "d2": ("llvm -mtriple=x86_64-linux-gnu", "ea"),
+}
+"""Targets of each device."""
+X86, EA = Variant("x", "llvm/x86_64", ()), Variant("e", "ea", ())
+BIG = Variant("b", "llvm/x86_64", ("size:big",))
+"""What no device has."""
 CRASH_POINTS = ("before the commit", "after the commit", "between commands")
 
 LIMITS = Limits(
@@ -112,6 +124,7 @@ def _lease(source: random.Random, index: int) -> LeasePlan:
     return LeasePlan(
         name=f"lease{index}",
         at=source.uniform(0.0, FAULTS_END_S * 0.8),
+        account=source.choice(ACCOUNTS),
         selector=source.choice(("", "", "", "device_id=d0", "agent_id=a", "agent_id!=a")),
         ttl_s=source.choice((3.0, 8.0, 20.0)),
         wait_s=source.choice((0.0, 5.0, 40.0)),
@@ -138,6 +151,8 @@ def _job(source: random.Random, index: int) -> JobPlan:
         name=f"job{index}",
         at=source.uniform(0.0, FAULTS_END_S * 0.8),
         work=source.choice(("pass", "pass", "pass", "crash", "hang")),
+        account=source.choice(ACCOUNTS),
+        variants=source.choice(((), (), (X86,), (EA, X86), (EA,), (BIG,))),
         run_s=source.choice((0.05, 1.0, 4.0)),
         selector=source.choice(("", "", "device_id=d0", "agent_id=a")),
         priority=source.choice((0, 0, 5)),
@@ -161,6 +176,7 @@ def _fault(source: random.Random, agents: tuple[AgentPlan, ...]) -> Fault:
         "host": agent.host,
         "device": source.choice(agent.devices),
         "count": str(source.randint(1, 3)),
+        "account": source.choice(ACCOUNTS),
     }
     return Fault(at, kind, targets[target], for_s, source.choice(details))
 
@@ -182,5 +198,6 @@ KINDS = (
     ("suspend host", "agent", ("",)),
     ("sick device", "device", ("",)),
     *(("wish", "device", ("DRAINING", "MAINTENANCE")),) * 2,
+    *(("limit account", "account", tuple(ACCOUNT_LIMITS)),) * 3,
 )
 """What may go wrong: kind, what it hits, details; more often than once if it finds more."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from farm_agents.state import core, devices
 from farm_agents.state.messages import Clean
 from farm_agents.state.model import NO_EPOCH, Use
-from farm_tracker.state import jobs
+from farm_tracker.state import jobs, run, scheduling
+from farm_tracker.state.demand import demand_of
 
 from simulation.tracker import Commits, Entry
 
@@ -94,9 +95,25 @@ def retry_user_faults() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def forget_account_limits() -> Iterator[None]:
+    """Let the tracker give an account devices beyond its limits."""
+    with _patched(scheduling, "limit_reached", lambda draft, name: ""):
+        yield
+
+
+@contextlib.contextmanager
+def ignore_variants() -> Iterator[None]:
+    """Let a job wait for whatever device has its labels."""
+    with _patched(run, "demand_of", lambda selector, _: demand_of(selector)):
+        yield
+
+
 PLANTS = {
     "drop the epoch check": drop_epoch_check,
     "acknowledge before commit": acknowledge_before_commit,
     "skip the kill proof": skip_kill_proof,
     "retry user faults": retry_user_faults,
+    "forget account limits": forget_account_limits,
+    "ignore variants": ignore_variants,
 }

@@ -17,6 +17,8 @@ MOST_SEEDS = {
     "acknowledge before commit": 20,
     "skip the kill proof": 20,
     "retry user faults": 30,
+    "forget account limits": 150,
+    "ignore variants": 60,
 }
 
 
@@ -44,7 +46,17 @@ def test_planted_bug_is_found(name):
         endings = (live(plan_of(seed)) for seed in range(MOST_SEEDS[name]))
         found = next((it for it in endings if it.name), None)
     assert found is not None, f"{name}: not found in {MOST_SEEDS[name]} seeds"
-    assert found.name in ("epoch", "commit", "kill proof", "overlap", "freed", "user fault")
+    names = (
+        "epoch",
+        "commit",
+        "kill proof",
+        "overlap",
+        "freed",
+        "user fault",
+        "account",
+        "variant",
+    )
+    assert found.name in names
 
 
 def test_story_of_a_failing_seed_is_small_and_says_how_to_see_it_again():

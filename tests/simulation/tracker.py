@@ -47,7 +47,7 @@ from farm_tracker.state.events import (
 from farm_tracker.state.work import JobState
 
 from farm.core.digest import digest_of
-from farm.errors import Fenced, InfrastructureError, NotFound
+from farm.errors import FarmError, Fenced, InfrastructureError, NotFound
 from simulation.network import DOWN, UP, Stream
 from simulation.plan import CRASH_POINTS
 from simulation.wire import Sent
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from farm_tracker.state.commands import Command
     from farm_tracker.state.events import (
+        AccountLimited,
         AdminSet,
         AgentReported,
         Event,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from farm_tracker.store import StoredChanges
 
     from farm.core.ids import JobId, LeaseId
-    from farm.errors import FarmError
     from simulation.agent import Agent, Served
     from simulation.farm import Farm
     from simulation.world import Timer
@@ -476,6 +476,17 @@ class Tracker:
     def set_admin(self, event: AdminSet, reply: Reply) -> None:
         """Answer when people's wish is stored."""
         self._call(event, reply)
+
+    def set_limits(self, event: AccountLimited, reply: Reply) -> None:
+        """Answer when an account's limits are stored."""
+        number = self.farm.checks.accounts.wished(event)
+
+        def told(answer: object) -> None:
+            if not isinstance(answer, FarmError):
+                self.farm.checks.accounts.told(event, number)
+            reply(answer)
+
+        self._call(event, told)
 
     def submit_build(self, event: BuildSubmitted, reply: Reply) -> None:
         """Submit units; `reply` gets every news."""
