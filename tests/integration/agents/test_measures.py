@@ -150,5 +150,7 @@ def test_requests_out_of_range_are_refused_and_the_session_goes_on(run_farm, wor
             assert (await client.receive()).error.code == "INVALID_INPUT", request
         unchecked = await measured(client, "half", measure_pb2.Workload())
         assert (unchecked.status, unchecked.checked) == (Status.OK, False)
+        checked = await measured(client, "half", workload)
+        assert (checked.status, checked.fingerprint["device_sandbox"]) == (Status.WRONG, "none")
 
-    run_farm(story, canary_every_s=0)
+    run_farm(story, canary_every_s=0, sandbox="none")

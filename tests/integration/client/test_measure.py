@@ -11,6 +11,7 @@ from farm.client import Candidate, Workload
 from farm.errors import InvalidInput, NobodyCanServe
 from farm.ir.declaration import functions_of
 from farm.measuring import CacheMode, Options, Status, Verdict
+from farm.runtime.qemu import find_emulator
 
 TARGET = "llvm -mtriple=x86_64-linux-gnu"
 OPTIONS = Options(samples=3, sample_s=0.001, warm_up_s=0.02)
@@ -178,6 +179,17 @@ def product(name):
         name="c",
     )
     return te.function(name, [a, b, c])
+
+
+@pytest.mark.skipif(not find_emulator("aarch64"), reason="qemu-user is not installed")
+def test_emulated_cpu_is_checked_and_its_time_is_of_its_own_class(client):
+    given = [Candidate("emulated", candidates.twice(), "llvm -mtriple=aarch64-linux-gnu")]
+    (found,) = client.measure(given, workload=WORKLOAD, selector="arch=aarch64", options=OPTIONS)
+    assert found.status is Status.OK, found.error
+    measurement = found.measurement
+    assert (measurement.timing_class, measurement.clock) == ("emulated", "wall_ns")
+    assert (measurement.checked, measurement.samples.cpu_ns) == (True, ())
+    assert found.value > 0
 
 
 def test_accelerator_is_timed_in_cycles_and_what_runs_beside_it_is_refused(client):
