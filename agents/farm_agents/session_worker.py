@@ -18,6 +18,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from farm.api.v1 import session_pb2
+from farm.core.crash_line import read_place, size_of
 from farm.core.digest import Digest
 from farm.core.wire import error_to_proto
 from farm.errors import FarmError, InfrastructureError, KernelCrashed, TimeLimit
@@ -62,6 +63,7 @@ class SessionWorker:
     _child: Child | None = None
     _replies: int | None = None
     _output: OutputLog | None = None
+    _printed: int = 0  # length of the log when the last request was sent
 
     async def ask(
         self, request: session_pb2.SessionRequest, blobs: Sequence[Digest], limit_s: float
@@ -163,6 +165,7 @@ class SessionWorker:
             begin with the request.
         """
         what = _describe(request)
+        self._printed = size_of(self.log)
         try:
             async with asyncio.timeout(limit_s):
                 await child.send(request.SerializeToString())
@@ -213,8 +216,11 @@ class SessionWorker:
             how += f", past its limit on {facts['limit']}"
         elif facts.get("signal") == "SIGKILL" and child.starvation.is_blind:
             how += f"; {UNKNOWN}"
+        place = read_place(self.log, self._printed)
+        if place:
+            how += " in line {line} of {file}, function {symbol}".format_map(place)
         return KernelCrashed(
-            f"{what}: ended the process it ran in ({how}); fix the kernel", **facts
+            f"{what}: ended the process it ran in ({how}); fix the kernel", **facts, **place
         )
 
     async def kill(self) -> int:

@@ -62,6 +62,32 @@ def print_function(function: Function) -> str:
     return "\n".join(lines)
 
 
+def line_numbers(function: Function) -> dict[int, int]:
+    """Return the line of each statement in the printed function, the first being 1, by the statement's `id`."""
+    found: dict[int, int] = {}
+    _number(function.body, 2, found)
+    return found
+
+
+def _number(stmt: Stmt, line: int, found: dict[int, int]) -> int:
+    """Note the lines of a statement that begins at a line, and of all below it; return the line after it."""
+    match stmt:
+        case Block(stmts):
+            for inner in stmts:
+                line = _number(inner, line, found)
+            return line
+        case If(_, then_body, else_body):
+            found[id(stmt)] = line
+            line = _number(then_body, line + 1, found)
+            return line + 1 if else_body is None else _number(else_body, line + 1, found) + 1
+        case For() | Allocate():
+            found[id(stmt)] = line
+            return _number(stmt.body, line + 1, found) + 1
+        case _:
+            found[id(stmt)] = line
+            return line + 1
+
+
 def print_buffer(buffer: Buffer) -> str:
     """Return ``name: dtype[extents]``, with the alignment where it is not the element's size."""
     text = f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}]"

@@ -42,6 +42,7 @@ from farm.runtime.interface import (
     return_error,
     usable_input,
 )
+from farm.runtime.lines import Watch
 from farm.runtime.pool import Pool, check_threads
 from farm.runtime.prepared import GuardedFunction, check_sets
 from farm.target.host import host_triple
@@ -127,6 +128,9 @@ class NativeModule(LoadedModule):
         self._pool = Pool(_LINKER.link, threads) if shared_out else None
         for name in shared_out:
             _write_pointer(self._library[name], self._pool.launcher if self._pool else 0)
+        self._watch = Watch(
+            _LINKER.link, objects, {symbol: self._library[symbol] for symbol in choices}
+        )
         self._code = {symbol: PackedFunction(self._library[symbol]) for symbol in choices}
         for symbol, launcher in self._launchers.items():
             _write_pointer(self._library[launch_symbol(symbol)], launcher.address)
@@ -186,6 +190,7 @@ class NativeModule(LoadedModule):
         if not self._closed:
             self._closed = True
             self._code.clear()
+            self._watch.close()
             if self._pool is not None:
                 self._pool.close()
             self._library.close()

@@ -243,6 +243,10 @@ def _complete_llvm(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
     options = [("mtriple", triple), ("mcpu", cpu)]
     if "mattr" in given:
         options.append(("mattr", _canonical_features(given["mattr"])))
+    if "debug" in given:
+        if given["debug"] != "lines":
+            raise InvalidTarget(f"target llvm: debug {given['debug'][:80]!r}; use -debug=lines")
+        options.append(("debug", "lines"))
     return tuple(options)
 
 
@@ -299,7 +303,7 @@ KINDS: dict[str, TargetKind] = {
     for kind in (
         TargetKind(
             name="llvm",
-            options=("mtriple", "mcpu", "mattr"),
+            options=("mtriple", "mcpu", "mattr", "debug"),
             accelerator=False,
             complete=_complete_llvm,
             requires=_llvm_requires,

@@ -33,10 +33,11 @@ C_TYPES = {
 
 _FILE = "source.c"
 _FLAGS = (
-    *("-O2", "-Xclang", "-disable-llvm-passes", "-g0", "-std=gnu17"),
+    *("-O2", "-Xclang", "-disable-llvm-passes", "-std=gnu17"),
     *("-ffp-contract=off", "-fno-math-errno", "-fno-sanitize=all", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions"),
 )
+_LINES = ("-gline-tables-only", "-gdwarf-4", "-ffile-compilation-dir=.")
 _MAX_ERRORS = 4000
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\n")
 _DIRECTIVE = re.compile(
@@ -67,6 +68,7 @@ def compile_c(function: Function, source: Source, machine: Machine) -> bytes:
     try:
         (work / _FILE).write_text(f'{_prelude(function)}\n#line 1 "{_FILE}"\n{text}\n')
         where = ["cc", f"--target={_triple(machine)}", f"-mcpu={_cpu(machine)}", *_FLAGS]
+        where += _LINES if machine.lines else ("-g0",)
         said = [*where, *source.options]
         for step in (
             [*said, "-E", "-MD", "-MF", "read", "-o", "whole.c", _FILE],

@@ -175,6 +175,7 @@ def _module_text(
         stack_bytes,
         float32_lanes=not machine.flushes_denormals,
         dots=_dots(machine),
+        lines=machine.lines,
     )
     fill(unit)
     if machine.is_elf:

@@ -98,6 +98,8 @@ def _linked(
         )
     convention = _check_entry(function, entry)
     entry.name, entry.linkage = KERNEL, "external"
+    if machine.lines:  # the stub, which it would become a part of, has none
+        entry.add_function_attribute("noinline")
     module = llvm.parse_assembly(_stub(function, symbol, convention, machine), context)
     module.link_in(body)
     module.get_function(KERNEL).linkage = "internal"

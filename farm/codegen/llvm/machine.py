@@ -75,6 +75,8 @@ class Machine:
         In LLVM's own form, vendor included.
     format
         `BuiltModule.format` of its objects.
+    lines
+        Whether objects say which line their instructions come from.
     """
 
     triple: str
@@ -82,6 +84,7 @@ class Machine:
     features: str
     architecture: str
     format: str
+    lines: bool = False
 
     @property
     def is_elf(self) -> bool:
@@ -182,7 +185,10 @@ def machine_for(target: Target) -> Machine:
     if architecture == "riscv64" and "linux" in triple and cpu.startswith("generic"):
         implied = ",".join(f"+{name}" for name in sorted(RISCV_LINUX))
         features = f"{implied},{features}".rstrip(",")
-    machine = Machine(triple, cpu, features, architecture, FORMATS[object_format])
+    lines = target.option("debug") == "lines"
+    if lines and object_format != "ELF":
+        raise InvalidTarget(f"target llvm: {text} has no lines; leave out -debug")
+    machine = Machine(triple, cpu, features, architecture, FORMATS[object_format], lines)
     _check_known(machine)
     return machine
 

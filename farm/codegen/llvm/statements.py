@@ -24,6 +24,7 @@ from farm.artifact.abi import DEVICE_TYPE_CPU, DTYPES, PRIVATE_PREFIX, is_public
 from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.dots import DotLoop, emit_dot, find_dot_loop
 from farm.codegen.llvm.expressions import Expressions
+from farm.codegen.llvm.lines import Lines
 from farm.codegen.llvm.loops import Loops
 from farm.codegen.llvm.parallel import Parallel
 from farm.codegen.llvm.types import (
@@ -65,6 +66,7 @@ class Kernel:
         kernel.attributes.add(
             "noinline"
         )  # in the stub the promises about its arguments would be lost
+        self.lines = Lines(self.unit.module, self.function) if self.unit.lines else None
         self.parallel = Parallel(self.unit, self.symbol, self._elsewhere)
         builder = ir.IRBuilder(kernel.append_basic_block("entry"))
         flags = _float_flags(self.function.fast_math)
@@ -126,6 +128,11 @@ class Kernel:
         return variable
 
     def _stmt(self, stmt: Stmt) -> None:
+        if self.lines is not None:
+            self.lines.at(self.context.builder, stmt)
+        self._emit(stmt)
+
+    def _emit(self, stmt: Stmt) -> None:
         match stmt:
             case For(kind=LoopKind.PARALLEL) if stmt.extent > 1:
                 self.parallel.emit(self.context, stmt)

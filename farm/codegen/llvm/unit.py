@@ -50,6 +50,8 @@ class Unit:
         Whether vectors of float32 compute as scalars do; 32-bit NEON flushes denormals.
     dots
         What the target has for sums of products of narrow integers.
+    lines
+        Whether instructions say which line they come from.
     texts
         What is added to the module as LLVM's text.
     """
@@ -59,6 +61,7 @@ class Unit:
     stack_bytes: int = 64 << 10
     float32_lanes: bool = True
     dots: Dots = Dots.NONE
+    lines: bool = False
     texts: list[str] = field(default_factory=list)
     _functions: dict[str, ir.Function] = field(default_factory=dict)
 

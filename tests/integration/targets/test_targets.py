@@ -208,6 +208,30 @@ define void @f(ptr %x) {
     assert client.build({OWN: functions_of("f.ll", good, ["f(x: float32[4] inout)"])}).symbols
 
 
+@pytest.mark.skipif(bool(KINDS["wasm"][2]), reason=KINDS["wasm"][2])
+def test_crash_names_the_line_of_its_source_if_that_was_asked_for(client):
+    pytest.importorskip("elftools", reason="pyelftools is missing: install kernel-farm[debug]")
+    text = b"""// farm: wild(x: int64[2], y: int64[2] output)
+void wild(const long *x, long *y) {
+  y[0] = x[0];
+  *(volatile long *)x[1] = 3;
+  y[1] = 1;
+}
+"""
+    lines = Target.parse(f"{OWN} -debug=lines")
+    with client.acquire("kind=cpu,emulator!=qemu-user") as session:
+        for target, wanted in ((lines, ("wild", "source.c", "4")), (OWN, (None, None, None))):
+            module = session.load(client.build({target: functions_of("wild.c", text)}))
+            with pytest.raises(KernelCrashed) as caught:
+                module["wild"](np.array([1, 8], np.int64))
+            details = caught.value.details
+            assert details["signal"] == "SIGSEGV"
+            assert tuple(details.get(name) for name in ("symbol", "file", "line")) == wanted
+            assert ("in line 4 of source.c, function wild" in caught.value.message) == (
+                wanted[0] is not None
+            )
+
+
 @pytest.mark.parametrize("device", ["wasm", "qemu:armv7@armv7"])
 def test_kernel_that_never_returns_is_ended_and_the_session_goes_on(device, client):
     target, selector, why = KINDS[device]
