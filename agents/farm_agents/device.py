@@ -21,6 +21,9 @@ from farm_agents.sandbox.confinement import Confinement
 from farm_agents.spec import AgentSpec, DeviceSpec
 from farm_agents.zygotes import Zygote
 
+SPARES = 2
+"""Children that wait in a sandbox. Making one is nearly all waiting for the kernel, which two do at the same time."""
+
 
 class LocalDevice:
     """A device that this agent owns or tries to own."""
@@ -83,6 +86,7 @@ class LocalDevice:
                     held_fds=held,
                     rooms=rooms,
                     ahead=self.config(Path(), Path()),
+                    spares=SPARES,
                 )
             return self._zygote
 

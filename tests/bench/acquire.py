@@ -1,7 +1,9 @@
 """How fast a client gets a device: until it holds a handle to it, and sessions a second.
 
-Figures: ``acquire`` (ms), ``sessions`` (1/s), ``sessions_used`` (1/s: each loads and calls something, and so uses up a
-sandbox, which ``sessions`` does not). Peer: TVM's tracker, its request until the first function handle.
+Figures: ``acquire`` (ms), ``ask_floor`` (ms: a call that a gRPC server in Python answers at once, of which an acquire
+needs one), ``sessions`` (1/s), ``first_result`` (ms from asking for a device to what a function on it gave, with a
+pause between two), ``sessions_used`` (1/s: each loads and calls something, and so uses up a sandbox, which ``sessions``
+does not). Peer: TVM's tracker, its request until the first function handle.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from support import tvm_peer
+from support import floor, tvm_peer
 from support.figures import emit, median_s
 
 import farm
@@ -37,16 +39,28 @@ def ours(client: farm.Client) -> tuple[float, list[float], float]:
     return times[len(times) // 2], times, CYCLES / (time.perf_counter() - began)
 
 
-def used(client: farm.Client) -> float:
-    """Return sessions a second in each of which a function is loaded and called."""
+def used(client: farm.Client) -> tuple[list[float], float]:
+    """Return the time to each first result of sessions with a pause between them, and sessions a second without."""
     x = te.placeholder((8,), "int32", name="x")
     double = te.function("double", [x, te.compute((8,), lambda i: x[i] * 2, name="y")])
     artifact, values = farm.build({"llvm": [double]}), np.arange(8, dtype=np.int32)
+
+    def one() -> float:
+        began = time.perf_counter()
+        with client.acquire("kind=cpu") as session:
+            _, result = session.load_and_call(artifact, "double", values)
+            took_s = time.perf_counter() - began
+            assert (result == 2 * values).all()
+        return took_s
+
+    times = []
+    for _ in range(SAMPLES):
+        times.append(one())
+        time.sleep(0.3)  # the next sandbox is made meanwhile
     began = time.perf_counter()
     for _ in range(CYCLES):
-        with client.acquire("kind=cpu") as session:
-            assert (session.load(artifact)["double"](values) == 2 * values).all()
-    return CYCLES / (time.perf_counter() - began)
+        one()
+    return times, CYCLES / (time.perf_counter() - began)
 
 
 def theirs(connection) -> tuple[float | None, float | None]:
@@ -73,7 +87,9 @@ def main() -> None:
     with EmbeddedFarm("processes", plans=(plan,)) as running, tvm_peer.tracker() as connection:
         with farm.connect(running.address) as client:
             median, times, rate = ours(client)
-            used_rate = used(client)
+            with floor.relayed() as (_, alone):
+                ask_s, ask_times = median_s(alone, 200, warmup=50)
+            first_times, used_rate = used(client)
         peer_median, peer_rate = theirs(connection)
     peer = tvm_peer.NAME if connection is not None else None
     emit(
@@ -86,6 +102,24 @@ def main() -> None:
         peer=peer,
         peer_value=None if peer_median is None else peer_median * 1e3,
         spread=times,
+    )
+    emit(
+        "ask_floor",
+        ask_s * 1e3,
+        "ms",
+        goal="none",
+        samples=len(ask_times),
+        lower_is_better=True,
+        spread=ask_times,
+    )
+    emit(
+        "first_result",
+        sorted(first_times)[SAMPLES // 2] * 1e3,
+        "ms",
+        goal="none",
+        samples=SAMPLES,
+        lower_is_better=True,
+        spread=first_times,
     )
     emit(
         "sessions",

@@ -1,12 +1,14 @@
 """Remote calls: one at a time, and many in one message.
 
-Figures: ``call_one`` (us), ``calls_batched`` (1/s). Peer: TVM's remote calls, which have no batches.
+Figures: ``call_one`` (us), ``call_floor`` (us: a message of the same size on the same way, over a relay to a peer and
+back, for which nothing is done: what gRPC alone takes here), ``calls_batched`` (1/s). Peer: TVM's remote calls, which
+have no batches.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from support import tvm_peer
+from support import floor, tvm_peer
 from support.figures import emit, median_s
 
 import farm
@@ -44,6 +46,8 @@ def main() -> None:
                 module = session.load(artifact)
                 double = module["double"]
                 median, times = median_s(lambda: double(x), CALLS, warmup=50)
+                with floor.relayed() as (over, _):
+                    floor_s, floor_times = median_s(over, CALLS, warmup=50)
                 calls = [("double", (x,))] * BATCH
                 batch_s, batches = median_s(lambda: module.batch(calls), BATCHES)
                 rate = BATCH / batch_s
@@ -60,6 +64,15 @@ def main() -> None:
         peer=peer,
         peer_value=None if peer_median is None else peer_median * 1e6,
         spread=times,
+    )
+    emit(
+        "call_floor",
+        floor_s * 1e6,
+        "us",
+        goal="none",
+        samples=CALLS,
+        lower_is_better=True,
+        spread=floor_times,
     )
     emit(
         "calls_batched",

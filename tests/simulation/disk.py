@@ -13,7 +13,6 @@ Invariant: `load` sees all writes that returned and nothing else.
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farm_tracker.state.state import Changes
@@ -48,7 +47,7 @@ class _Database:
     @classmethod
     def of(cls, disk: Disk) -> Store:
         if cls.store is None:
-            cls.store = Store(Path(":memory:"))
+            cls.store = Store("sqlite://")
         if cls.owner is not disk:
             with cls.store._engine.begin() as connection:
                 for table in metadata.tables.values():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from farm_tracker import adopting
 from farm_tracker.commits import durable_part
@@ -135,7 +133,7 @@ class Disk:
     """What a tracker that is killed leaves: rows of a real store."""
 
     def __init__(self):
-        self.store = Store(Path(":memory:"))
+        self.store = Store("sqlite://")
 
     def write(self, state, changes, now):
         stored = durable_part(state, changes)
