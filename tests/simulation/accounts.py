@@ -31,31 +31,42 @@ LIMITS = {
     "nothing": AccountLimits(device_s=0.0, window_s=8.0),
 }
 ROUNDING_S = 1e-6
-MAX_TRIES = 30
 
 
 class Accountant:
-    """People who limit accounts and take that back."""
+    """People who limit accounts and take that back; they ask for one thing after the other."""
 
     def __init__(self, farm: Farm) -> None:
         self._farm = farm
+        self._wishes: dict[str, AccountLimits] = {}
+        self._asking: set[str] = set()
 
     def limit(self, account: str, what: str, for_s: float) -> None:
         """Limit an account for a while."""
-        self._ask(account, LIMITS[what])
-        self._farm.world.later(for_s, self._ask, account, NO_LIMITS)
+        self._wish(account, LIMITS[what])
+        self._farm.world.later(for_s, self._wish, account, NO_LIMITS)
 
     def lift(self) -> None:
         """Take every limit back, until it is told that this is done."""
         for account in ACCOUNTS:
-            self._ask(account, NO_LIMITS)
+            self._wish(account, NO_LIMITS)
 
-    def _ask(self, account: str, limits: AccountLimits, tries: int = 0) -> None:
-        event = AccountLimited(account, limits, "olga")
+    def _wish(self, account: str, limits: AccountLimits) -> None:
+        self._wishes[account] = limits
+        if account not in self._asking:
+            self._asking.add(account)
+            self._ask(account)
+
+    def _ask(self, account: str) -> None:
+        event = AccountLimited(account, self._wishes[account], "olga")
 
         def answered(answer: object) -> None:
-            if isinstance(answer, InfrastructureError) and tries < MAX_TRIES:
-                self._farm.world.later(1.0, self._ask, account, limits, tries + 1)
+            if isinstance(answer, InfrastructureError):
+                self._farm.world.later(1.0, self._ask, account)
+            elif self._wishes[account] != event.limits:
+                self._ask(account)
+            else:
+                self._asking.discard(account)
 
         self._farm.call(lambda tracker: tracker.set_limits(event, answered), answered)
 
