@@ -62,12 +62,13 @@ def run(tmp_path, embedded_farm):
 
 
 def configurations(path: Path) -> Counter:
-    """Return how often each configuration of each workload was recorded."""
-    with contextlib.closing(sqlite3.connect(path)) as raw:
-        rows = raw.execute(
-            "SELECT workload, configuration FROM records WHERE template NOT LIKE 'ceil%'"
-        )
-        return Counter(rows.fetchall())
+    """Return how often each configuration of each workload was recorded so far."""
+    query = "SELECT workload, configuration FROM records WHERE template NOT LIKE 'ceil%'"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as raw:
+            return Counter(raw.execute(query).fetchall())
+    except sqlite3.OperationalError:  # it does not exist yet
+        return Counter()
 
 
 def test_tuned_kernel_is_built_from_the_records_and_computes_the_same(run, tmp_path, embedded_farm):
@@ -111,30 +112,39 @@ def test_accelerator_is_tuned_in_cycles(run, tmp_path):
     assert workload["winner"]["value"] <= workload["default"]
 
 
-def test_killed_tuner_is_resumed_and_measures_nothing_twice(run, tmp_path):
-    arguments = ("tune", "kernels.py", "--function", "product", "--devices", CPU)
-    arguments += ("--trials", 10, "--records", "killed.db", "--resume")
-    path = tmp_path / "killed.db"
+def stopped(run, arguments, path, known, how):
+    """Start a tuning, end it by a signal when so many trials are recorded, return its code and output."""
     child = run.start(*arguments)
     try:
         deadline = time.monotonic() + WAIT_S
-        known = 0
-        while known < 3 and time.monotonic() < deadline:
-            with contextlib.suppress(sqlite3.Error):
-                known = sum(configurations(path).values())
+        while sum(configurations(path).values()) < known and time.monotonic() < deadline:
             assert child.poll() is None, child.stderr.read()
             time.sleep(0.02)
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate(timeout=WAIT_S)
+        child.send_signal(how)
+        out, _ = child.communicate(timeout=WAIT_S)
+    return child.returncode, out
+
+
+def test_interrupted_and_killed_tuner_is_resumed_and_measures_nothing_twice(run, tmp_path):
+    arguments = ("tune", "kernels.py", "--function", "product", "--devices", CPU)
+    arguments += ("--trials", 12, "--records", "killed.db", "--resume")
+    path = tmp_path / "killed.db"
+    code, out = stopped(run, arguments, path, 2, signal.SIGINT)
+    assert code == 130
+    told = json.loads(out)
+    assert told["interrupted"]
+    assert told["measured"] == sum(configurations(path).values())
+    code, _ = stopped(run, arguments, path, told["measured"] + 2, signal.SIGKILL)
+    assert code == -signal.SIGKILL
     before = configurations(path)
-    assert 3 <= sum(before.values()) < 10
+    assert 4 <= sum(before.values()) < 12
     found = run(*arguments)
     after = configurations(path)
-    assert found["trials"] == 10
-    assert found["measured"] == 10 - sum(before.values())
+    assert found["trials"] == 12
+    assert found["measured"] == 12 - sum(before.values())
     assert set(after.values()) == {1}
-    assert len(after) == 10
+    assert len(after) == 12
     assert before.keys() <= after.keys()
 
 
