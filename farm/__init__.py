@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from farm import te
+    from farm import te, tune
     from farm.artifact import Artifact, inspect_bytes, merge
     from farm.building import build
     from farm.client import connect
@@ -31,6 +31,7 @@ __all__ = [
     "merge",
     "read_source",
     "te",
+    "tune",
 ]
 
 _HOME = {
@@ -45,10 +46,12 @@ _HOME = {
     "read_source": "farm.ir.declaration",
 }
 
+_MODULES = ("te", "tune")
+
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
-    if name == "te":
-        return importlib.import_module("farm.te")
+    if name in _MODULES:
+        return importlib.import_module(f"farm.{name}")
     if name in _HOME:
         module, _, attribute = _HOME[name].partition(":")
         return getattr(importlib.import_module(module), attribute or name)

@@ -13,6 +13,7 @@ from fuzz.oracle import arguments
 import farm.ops as ops
 import farm.ops.schedules
 import farm.ops.schedules.contraction
+import farm.ops.schedules.knobs
 import farm.ops.schedules.threads
 import farm.te as te
 from farm.errors import ScheduleError
@@ -164,7 +165,10 @@ def test_target_without_recipes_gets_the_function_as_it_is() -> None:
     assert scheduled(function, "ea -config=ea16") == function
 
 
-@pytest.mark.parametrize("module", [farm.ops.schedules, farm.ops.schedules.contraction])
+@pytest.mark.parametrize(
+    "module",
+    [farm.ops.schedules, farm.ops.schedules.contraction, farm.ops.schedules.knobs],
+)
 def test_examples_in_the_documentation_run(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted
