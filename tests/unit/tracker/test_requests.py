@@ -53,3 +53,11 @@ def test_request_that_breaks_a_rule_is_refused(make, error):
 def test_request_may_have_one_symbol_for_several_targets_and_kinds():
     items = (one(), one(target=ARM), one(kind=ItemKind.HOST))
     assert BuildRequest("k", X86, items, False).items == items
+
+
+def test_target_of_an_accelerator_that_the_tracker_has_not_installed_is_taken_in_canonical_form():
+    target = canonical("zork -config=big")
+    assert (target.family, target.is_accelerator) == ("zork", True)
+    for text in ("zork", "zork  -config=big", "zork -config=big -knob=1", "Zork -config=big"):
+        with pytest.raises(InvalidTarget):
+            canonical(text)
