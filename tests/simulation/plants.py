@@ -18,7 +18,7 @@ from farm_agents.state.model import NO_EPOCH, Use
 from farm_tracker.state import jobs, run, scheduling
 from farm_tracker.state.demand import demand_of
 
-from simulation.tracker import Commits, Entry
+from simulation.commits import Commits, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

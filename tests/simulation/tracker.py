@@ -4,9 +4,9 @@ Owns: commit before command, links, sessions, waiting clients; dying at any of t
 Does not own: decisions (`farm_tracker.state`, the real code), what is durable (`commits.durable_part`, real), rows and
 tables (`disk`, over the real store).
 
-`post` stands for `farm_tracker.tracker.Tracker.post`, `Commits` for `farm_tracker.commits.Commits` (group commit by
-one writer), `carry_out` for the tracker's, `connect`, `hear` and `disconnect` for `service.agent` with `links`,
-`start` for `Tracker.start`, `acquire`, `renew` and `release` for `service.lease`, `submit_build` for `builds.Builds`.
+`post` stands for `farm_tracker.tracker.Tracker.post`, `carry_out` for the tracker's, `connect`, `hear` and `disconnect`
+for `service.agent` with `links`, `start` for `Tracker.start`, `acquire`, `renew` and `release` for `service.lease`,
+`submit_build` for `builds.Builds`. The order of commits is in `commits`.
 
 Invariant: no command is carried out before its step and all before it are on disk.
 """
@@ -48,8 +48,8 @@ from farm_tracker.state.work import JobState
 
 from farm.core.digest import digest_of
 from farm.errors import FarmError, Fenced, InfrastructureError, NotFound
+from simulation.commits import Commits, Entry
 from simulation.network import DOWN, UP, Stream
-from simulation.plan import CRASH_POINTS
 from simulation.wire import Sent
 
 if TYPE_CHECKING:
@@ -73,8 +73,6 @@ if TYPE_CHECKING:
 
     Reply = Callable[[object], None]
 
-BEFORE, AFTER, BETWEEN = CRASH_POINTS
-
 
 @dataclass(slots=True)
 class Link:
@@ -87,71 +85,6 @@ class Link:
     sending: bool = False
     is_known: bool = False
     ended: bool = False
-
-
-@dataclass(slots=True)
-class Entry:
-    """One step on its way to the disk."""
-
-    stored: StoredChanges | None
-    commands: tuple[Command, ...]
-    done: Callable[[FarmError | None], None] | None
-
-
-class Commits:
-    """Group commit as the real one does it, on the virtual clock."""
-
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
-        self._pending: list[Entry] = []
-        self._running = False
-
-    def add(self, entry: Entry) -> None:
-        """Take a step; its commands follow once it and all before it are stored."""
-        if entry.stored is None and not self._running:
-            self._perform(entry)
-            return
-        self._pending.append(entry)
-        if not self._running:
-            self._running = True
-            self._tracker.later(0.0, self._write)
-
-    def _write(self) -> None:
-        batch, self._pending = self._pending, []
-        world = self._tracker.world
-        slow = world.chance(0.02)
-        wait_s = world.between(0.05, 1.0) if slow else world.between(0.001, 0.008)
-        self._tracker.later(wait_s, self._commit, batch)
-
-    def _commit(self, batch: list[Entry]) -> None:
-        tracker = self._tracker
-        stored = [it.stored for it in batch if it.stored is not None]
-        if stored:
-            if tracker.crashes_at(BEFORE):
-                return
-            try:
-                tracker.write(real_commits._merged(stored))
-            except OSError as error:
-                tracker.fail(f"the store cannot be written ({error})")
-                return
-            if tracker.crashes_at(AFTER):
-                return
-        for entry in batch:
-            self._perform(entry)
-            if not tracker.is_alive:
-                return
-        if self._pending:
-            self._write()
-        else:
-            self._running = False
-
-    def _perform(self, entry: Entry) -> None:
-        for index, command in enumerate(entry.commands):
-            if index and self._tracker.crashes_at(BETWEEN):
-                return
-            self._tracker.carry_out(command)
-        if entry.done is not None:
-            entry.done(None)
 
 
 class Tracker:
