@@ -93,15 +93,15 @@ def test_parse_llvm_alone_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
         ("llvm " + "x" * 1020, "target: text too long (1025); use at most 1024"),
         (
             "llvm -march=x",
-            "target llvm: unknown option ('-march=x'); known: -mtriple=, -mcpu=, -mattr=",
+            "target llvm: unknown option ('-march=x'); known: -mtriple=, -mcpu=, -mattr=, -debug=",
         ),
         (
             "llvm mcpu=x",
-            "target llvm: unknown option ('mcpu=x'); known: -mtriple=, -mcpu=, -mattr=",
+            "target llvm: unknown option ('mcpu=x'); known: -mtriple=, -mcpu=, -mattr=, -debug=",
         ),
         (
             "llvm -mcpu=",
-            "target llvm: unknown option ('-mcpu='); known: -mtriple=, -mcpu=, -mattr=",
+            "target llvm: unknown option ('-mcpu='); known: -mtriple=, -mcpu=, -mattr=, -debug=",
         ),
         ("ea -mcpu=x", "target ea: unknown option ('-mcpu=x'); known: -config="),
         (
