@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from farm.codegen.ea.epilogue import compile_epilogue
 from farm.codegen.ea.lift import lift
-from farm.codegen.ea.tiling import MAX_BUFFERS, choose_tiling, room_of
+from farm.codegen.ea.tiling import MAX_BUFFERS, choose_tiling, room_of, sizes
 from farm.ea.config import find_config
 from farm.ir import Function
 from farm.ops.schedules.knobs import Knobs, values
@@ -29,26 +29,21 @@ def hint_knobs(function: Function, target: Target) -> Knobs:
     epilogue = compile_epilogue(layer)
     room = room_of(layer, epilogue, config)
     chosen = choose_tiling(layer, epilogue, config)
-    used = f"rows * (blocks * {room.planes} + {room.temporaries}) + blocks * {room.vectors}"
+    planes = f"(outputs + {room.inputs})"
+    used = f"rows * (blocks * {planes} + {room.temporaries}) + blocks * {room.vectors}"
     constraints = [f"{used} <= {config.acc_rows}"]
     found = {
-        "rows": _sizes(room.rows, chosen.rows),
+        "rows": values(sizes(room.rows), chosen.rows),
         "blocks": tuple(range(1, room.blocks + 1)),
+        "outputs": tuple(range(1, MAX_BUFFERS + 1)),
         "rows_outside": (0, 1),
     }
-    default = {"rows": chosen.rows, "blocks": chosen.blocks, "rows_outside": 0}
+    default = {"rows": chosen.rows, "blocks": chosen.blocks, "outputs": len(chosen.outputs)}
+    default["rows_outside"] = int(chosen.rows_outside)
     if layer.product is not None:
-        found["depth_blocks"] = _sizes(room.depth_blocks, chosen.depth_blocks)
+        found["depth_blocks"] = values(sizes(room.depth_blocks), chosen.depth_blocks)
         found["buffers"] = tuple(range(1, MAX_BUFFERS + 1))
-        default |= {"depth_blocks": chosen.depth_blocks, "buffers": 1}
+        default |= {"depth_blocks": chosen.depth_blocks, "buffers": len(chosen.a)}
         operands = f"buffers * depth_blocks * (rows + blocks * {config.dim})"
         constraints.append(f"{operands} <= {config.spad_rows}")
     return Knobs(found, tuple(constraints), default)
-
-
-def _sizes(most: int, default: int) -> tuple[int, ...]:
-    """Return sizes of tiles: powers of two and what lies between, parts of the whole, and the default."""
-    powers = [1 << shift for shift in range(most.bit_length())]
-    between = [3 * each // 2 for each in powers if each > 1]
-    parts = [-(-most // count) for count in range(1, 9)]
-    return values((each for each in [*powers, *between, *parts] if each <= most), default)

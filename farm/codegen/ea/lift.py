@@ -19,7 +19,7 @@ from farm.ir.stmt import Allocate, Block, For, Stmt, Store, walk
 
 HINT = "ea."
 """How annotations begin that are for this code generator."""
-HINTS = ("rows", "blocks", "depth_blocks", "buffers", "rows_outside")
+HINTS = ("rows", "blocks", "depth_blocks", "buffers", "outputs", "rows_outside")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,16 +37,26 @@ from farm.ir import Buffer, DType
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """One tile of the output."""
+    """One tile of the output.
+
+    Attributes
+    ----------
+    output
+        Its first row in the accumulator.
+    waits, frees
+        Whether an earlier tile was there before, and whether a later one will be.
+    """
 
     row: int
     rows: int
     column: int
     columns: int
     first: bool
-    last: bool
     new_rows: bool
     new_columns: bool
+    output: int
+    waits: bool
+    frees: bool
 
 
 def schedule(layer: Layer, epilogue: Epilogue, tiling: Tiling, config: MachineConfig) -> Program:
@@ -89,17 +99,19 @@ class _Emission:
             order = [(row, column) for row in rows for column in columns]
         else:
             order = [(row, column) for column in columns for row in rows]
-        before = (-1, -1)
-        for row, column in order:
+        before, places = (-1, -1), len(self.tiling.outputs)
+        for number, (row, column) in enumerate(order):
             yield _Tile(
                 row,
                 min(height, layer.rows - row),
                 column,
                 min(width, layer.columns - column),
                 first=(row, column) == order[0],
-                last=(row, column) == order[-1],
                 new_rows=row != before[0],
                 new_columns=column != before[1],
+                output=self.tiling.outputs[number % places],
+                waits=number >= places,
+                frees=number + places < len(order),
             )
             before = (row, column)
 
@@ -176,10 +188,10 @@ class _Emission:
                     post=[self.operands],
                 )
             is_last = start + depth == product.depth
-            free_output = [self.output_free] if start == 0 and not tile.first else []
+            free_output = [self.output_free] if start == 0 and tile.waits else []
             self.products += 1
             self.program.gemm(
-                acc(self.tiling.output),
+                acc(tile.output),
                 spad(self.tiling.a[self.matrices % self.buffers]),
                 spad(self.tiling.w[self.weights % self.buffers]),
                 m=tile.rows,
@@ -228,30 +240,30 @@ class _Emission:
         wait = [self.extras] if has_extras else []
         if self.layer.product is not None:
             wait.append(self.product)
-        elif not tile.first:
+        elif tile.waits:
             wait.append(self.output_free)
         engine = Engine.VE
         if wait:
             self.program.sync(engine, wait=wait)
         for block in range(self.config.blocks(tile.columns)):
             for operation in self.epilogue.operations:
-                self.operation(operation, block, tile.rows)
+                self.operation(operation, block, tile)
         self.program.sync(engine, post=[self.result, *([self.extras_free] if frees else [])])
 
-    def operation(self, operation: Operation, block: int, rows: int) -> None:
+    def operation(self, operation: Operation, block: int, tile: _Tile) -> None:
         """Emit one operation for one block of columns."""
         first, second = operation.first, operation.second
         self.program.vec(
             operation.op,
-            self.place(operation.to, block),
-            None if first is None else self.place(first, block),
-            self.second(second, block),
-            rows=rows,
+            self.place(operation.to, block, tile),
+            None if first is None else self.place(first, block, tile),
+            self.second(second, block, tile),
+            rows=tile.rows,
             sinc=0 if isinstance(first, Vector) else 1,
             s2inc=1 if isinstance(second, Matrix) else 0,
         )
 
-    def second(self, operand: Operand | None, block: int) -> asm.Operand | None:
+    def second(self, operand: Operand | None, block: int, tile: _Tile) -> asm.Operand | None:
         """Return an instruction's second operand."""
         match operand:
             case None:
@@ -261,9 +273,9 @@ class _Emission:
             case ScalarPair(multiplier, shift):
                 return self.program.constant_pair(multiplier, shift)
             case _:
-                return self.place(operand, block)
+                return self.place(operand, block, tile)
 
-    def place(self, operand: Matrix | Vector, block: int) -> asm.Row:
+    def place(self, operand: Matrix | Vector, block: int, tile: _Tile) -> asm.Row:
         """Return the first row of an operand in one block of columns."""
         tiling = self.tiling
         match operand:
@@ -274,7 +286,7 @@ class _Emission:
             case Matrix(Place.INPUT, index):
                 return acc(tiling.inputs[index] + block * tiling.rows)
             case _:
-                return acc(tiling.output + block * tiling.rows)
+                return acc(tile.output + block * tiling.rows)
 
     def store(self, tile: _Tile) -> None:
         """Store one tile; int8 outputs are in range, so saturation changes nothing."""
@@ -282,7 +294,7 @@ class _Emission:
         size = out.dtype.size_bytes
         self.program.store(
             self.args[out.name],
-            acc(self.tiling.output),
+            acc(tile.output),
             rows=tile.rows,
             cols=tile.columns,
             dstride=self.layer.columns * size if tile.rows > 1 else 0,
@@ -290,5 +302,5 @@ class _Emission:
             lstride=self.tiling.rows,
             saturate=out.dtype is DType.INT8,
             wait=[self.result],
-            post=[] if tile.last else [self.output_free],
+            post=[self.output_free] if tile.frees else [],
         )

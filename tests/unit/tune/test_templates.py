@@ -247,5 +247,5 @@ def test_accelerator_template_of_a_function_without_a_product_has_no_depth() -> 
     x = te.placeholder((64, 64), "int32", name="x")
     function = te.function("twice", [x, te.compute((64, 64), lambda i, j: x[i, j] * 2, name="y")])
     knobs = hint_knobs(function, Target.parse("ea"))
-    assert set(knobs.values) == {"rows", "blocks", "rows_outside"}
+    assert set(knobs.values) == {"rows", "blocks", "outputs", "rows_outside"}
     assert Space(dict(knobs.values), list(knobs.constraints)).contains(dict(knobs.default))
