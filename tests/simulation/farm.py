@@ -422,6 +422,7 @@ class Farm:
         self.is_mended = True
         self.disk.mend()
         self._enable()
+        self.world.later(5.0, self._enable)  # what was wished before may still have been on its way
         self.accountant.lift()
         self.duplicating.clear()
         for host in self.hosts.values():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -140,7 +142,7 @@ def dead_child(counted, status=9, **values):
 
 
 def crash(child):
-    worker = SessionWorker(None, None, None, None)
+    worker = SessionWorker(None, None, None, Path(os.devnull))
     worker._child = child
     return asyncio.run(worker._crash(child, "call f", 5.0))
 
