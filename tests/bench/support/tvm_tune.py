@@ -2,7 +2,8 @@
 
 Owns: tuning a product of float32 squares with it, and timing its best kernel and others in turns. Usage:
 ``python tvm_tune.py ARTIFACT N TRIALS``; prints one JSON object. Notes: as installed, its build workers import every
-intrinsic of every GPU, longer than their own time limit on a small machine; that import is left out.
+intrinsic of every GPU, longer than their own time limit on a small machine; that import is left out. Its cost model
+is the random one, which needs no further package.
 """
 
 from __future__ import annotations
