@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 
 from farm.client import AgentInfo, Client, DeviceInfo
 from farm.core.clock import Clock, SystemClock
-from farm.errors import FarmError, InvalidInput
+from farm.errors import FarmError, InvalidInput, TrackerUnreachable
 from farm.rpc.credentials import is_loopback
 from farm.testing.agents import DEFAULT_AGENTS, AgentPlan
 from farm.testing.child import Child
@@ -299,6 +299,8 @@ class EmbeddedFarm:
         try:
             agents = {agent.agent_id: agent for agent in client.agents()}
             devices = {device.device_id: device for device in client.devices()}
+        except TrackerUnreachable:  # a busy machine; if it has ended, that is told by its process
+            return False
         except FarmError as error:
             raise self._children[0].failure(f"does not answer ({error.message})") from error
         online = {key for key, agent in agents.items() if agent.observed == "online"}

@@ -14,7 +14,8 @@ import pytest
 from farm_agents.fleet.fleet import default_fleet
 
 import farm
-from farm.errors import InfrastructureError, InvalidInput
+from farm.client import Client
+from farm.errors import InfrastructureError, InvalidInput, TrackerUnreachable
 from farm.rpc import credentials
 from farm.testing import DEFAULT_AGENTS, AgentPlan, EmbeddedFarm
 from farm.testing.ports import claim
@@ -115,6 +116,21 @@ def test_agent_that_cannot_start_is_told_with_its_log(gone):
 def test_farm_that_is_late_is_told_and_ended():
     with pytest.raises(InfrastructureError, match="after 0 s; the end of its log"):
         EmbeddedFarm("processes", plans=ONE, start_limit_s=0.01).start()
+
+
+def test_tracker_that_does_not_answer_at_once_is_asked_again(monkeypatch):
+    asked = []
+
+    class Deaf(Client):
+        def agents(self):
+            asked.append(self)
+            if len(asked) == 1:
+                raise TrackerUnreachable("tracker: nobody answers (tcp handshaker shutdown)")
+            return super().agents()
+
+    monkeypatch.setattr("farm.testing.embedded.Client", Deaf)
+    with EmbeddedFarm("processes", plans=()):
+        assert len(asked) > 1
 
 
 def test_process_that_dies_is_noticed(wait_until):
