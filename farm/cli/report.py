@@ -7,13 +7,12 @@ from pathlib import Path
 import click
 
 from farm.cli.files import EXISTING_FILE
-from farm.cli.output import Output
+from farm.cli.output import Output, output_option
 
 
 @click.command("report")
 @click.argument("database", metavar="DB", type=EXISTING_FILE)
 @click.option(
-    "-o",
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("report.html"),
@@ -21,12 +20,16 @@ from farm.cli.output import Output
     help="The page to write.",
 )
 @click.option("--title", default="Tuning", show_default=True)
-def command(database: Path, out: Path, title: str) -> None:
+@output_option
+def command(database: Path, out: Path, title: str, output: Output) -> None:
     """Write one HTML page with plots: progress, landscape, samples, noise, roofline. It needs nothing else.
 
     \b
     Example:
-      farm report tune.db -o report.html
+      farm report tune.db --out report.html
+
+    \b
+    JSON: {"path"}
     """  # noqa: D301 - click's mark
     from farm.core.files import write_atomic
     from farm.tune import Records
@@ -34,4 +37,4 @@ def command(database: Path, out: Path, title: str) -> None:
 
     with Records(database, create=False) as records:
         write_atomic(out, report(records, title=title).encode())
-    Output(json=False).result({}, str(out))
+    output.result({"path": str(out)}, str(out))

@@ -57,7 +57,7 @@ def test_export_and_import_pass_records_on(cli, database, tmp_path, name):
 
 
 def test_report_writes_a_page(cli, database, tmp_path):
-    ended = cli("report", database, "-o", "page.html", "--title", "mine")
+    ended = cli("report", database, "--out", "page.html", "--title", "mine")
     assert (ended.code, ended.out) == (0, "page.html\n")
     assert "<title>mine</title>" in (tmp_path / "page.html").read_text()
 
