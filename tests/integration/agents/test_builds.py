@@ -78,7 +78,8 @@ def test_build_same_function_twice_gives_the_same_object(run_farm, build_task):
     ("function_bytes", "target", "code"),
     [
         (b"\xff", CPU, "INVALID_FUNCTION"),
-        (small_function(), "nonsense", "INVALID_TARGET"),
+        (small_function(), "llvm -nonsense=1", "INVALID_TARGET"),
+        (small_function(), "elsewhere -config=one", "INFRASTRUCTURE"),
         (small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
     ],
 )

@@ -248,6 +248,7 @@ def test_result_survives_an_agent_killed_between_the_run_and_its_report(
                 return record.exists() and b"llvm" in record.read_bytes()
 
             await tracker.until(is_kept)
+            await tracker.until(lambda: tracker.run("job.1"))
             assert tracker.run("job.1").running
         finally:
             first.send_signal(signal.SIGKILL)

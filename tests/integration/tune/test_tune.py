@@ -107,7 +107,9 @@ def test_accelerator_is_tuned_in_cycles(run, tmp_path):
         *("--trials", 5, "--records", "ea.db"),
     )
     (workload,) = found["workloads"]
-    assert workload["outcomes"] == {"ok": 5}
+    outcomes = workload["outcomes"]  # what is far behind the best is given up, and recorded as slow
+    assert outcomes.keys() <= {"ok", "slow"}
+    assert sum(outcomes.values()) == 5
     assert workload["unit"] == "cycles"
     assert workload["winner"]["value"] <= workload["default"]
 
@@ -134,8 +136,9 @@ def test_interrupted_and_killed_tuner_is_resumed_and_measures_nothing_twice(run,
     assert code == 130
     told = json.loads(out)
     assert told["interrupted"]
-    assert told["measured"] == sum(configurations(path).values())
-    code, _ = stopped(run, arguments, path, told["measured"] + 2, signal.SIGKILL)
+    recorded = sum(configurations(path).values())  # a trial is recorded before it is counted
+    assert recorded - 1 <= told["measured"] <= recorded
+    code, _ = stopped(run, arguments, path, recorded + 2, signal.SIGKILL)
     assert code == -signal.SIGKILL
     before = configurations(path)
     assert 4 <= sum(before.values()) < 12
