@@ -138,9 +138,12 @@ def _tensorized(loaded: Loaded, layer: Layer, intrinsic: Intrinsic) -> Tensorize
     ]
     for loops, padded in sorted(made, key=lambda it: it[1].work):  # those that pad least first
         try:
-            return _placed(intrinsic, padded, loops, extents, registered)
-        except ScheduleError as error:
+            placed = _placed(intrinsic, padded, loops, extents, registered)
+            _operands(placed, _regions(layer, padded)[0])
+        except (ScheduleError, UnsupportedFunction) as error:
             reasons[error.message.rpartition(": ")[2]] = None
+        else:
+            return placed
     shown = [*reasons][:MAX_REASONS]
     more = [f"{len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else []
     raise ScheduleError("; or ".join((*shown, *more)) or "it has other loops than this layer")
