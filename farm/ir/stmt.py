@@ -170,6 +170,17 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
         yield from walk(child)
 
 
+def nests(stmt: Stmt) -> list[Stmt]:
+    """Return the statements in order that allocations and blocks hold: in a function's body, its loop nests."""
+    match stmt:
+        case Allocate(_, body):
+            return nests(body)
+        case Block(stmts):
+            return [nest for inner in stmts for nest in nests(inner)]
+        case _:
+            return [stmt]
+
+
 def map_children(stmt: Stmt, change: Callable[[Stmt], Stmt]) -> Stmt:
     """Return `stmt` with each direct sub-statement replaced by what `change` makes of it; itself if nothing changed."""
     match stmt:

@@ -19,7 +19,7 @@ from farm.ir.affine import affine, simplified
 from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, Var, map_children
 from farm.ir.source import Source
-from farm.ir.stmt import Allocate, Block, For, Stmt, Store
+from farm.ir.stmt import Block, For, Stmt, Store, nests
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +88,9 @@ def layer_of(function: Function) -> Layer:
             f"function {function.name}: its body is {function.body.language.value}, no loops; place it on a CPU"
         )
     reading = _Reading(function)
-    for nest in _nests(function.body):
+    for nest in nests(function.body):
         reading.nest(nest)
     return reading.layer()
-
-
-def _nests(stmt: Stmt) -> list[Stmt]:
-    match stmt:
-        case Allocate(_, body):
-            return _nests(body)
-        case Block(stmts):
-            return [nest for inner in stmts for nest in _nests(inner)]
-        case _:
-            return [stmt]
 
 
 class _Reading:

@@ -15,7 +15,7 @@ from farm.errors import UnsupportedFunction
 from farm.ir import Buffer, DType, Function, Role
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, map_children
 from farm.ir.source import Source
-from farm.ir.stmt import Allocate, Block, For, Stmt, Store, walk
+from farm.ir.stmt import Block, For, Stmt, Store, nests, walk
 
 HINT = "ea."
 """How annotations begin that are for this code generator."""
@@ -82,19 +82,9 @@ def lift(function: Function) -> Layer:
     lifting = _Lifting(function)
     if isinstance(function.body, Source):
         raise lifting.refuse(f"its body is {function.body.language.value}")
-    for nest in _nests(function.body):
+    for nest in nests(function.body):
         lifting.nest(nest)
     return replace(lifting.layer(), hints=lifting.hints())
-
-
-def _nests(stmt: Stmt) -> list[Stmt]:
-    match stmt:
-        case Allocate(_, body):
-            return _nests(body)
-        case Block(stmts):
-            return [nest for inner in stmts for nest in _nests(inner)]
-        case _:
-            return [stmt]
 
 
 class _Lifting:
