@@ -94,7 +94,15 @@ def desired_from_proto(
             runs.append(_run_from_proto(run))
         except InvalidInput as error:
             refused.append(error)
-    return Desired(tuple(leases), tuple(builds), tuple(runs)), tuple(refused)
+    ended: list[tuple[DeviceId, Epoch]] = []
+    for it in message.ended:
+        try:
+            ended.append(
+                (DeviceId(it.device_id), _epoch_from_proto("device", it.device_id, it.epoch))
+            )
+        except InvalidInput as error:
+            refused.append(error)
+    return Desired(tuple(leases), tuple(builds), tuple(runs), tuple(ended)), tuple(refused)
 
 
 def _device_to_proto(device: Device, local: LocalDevice) -> agent_pb2.DeviceState:
@@ -109,7 +117,7 @@ def _device_to_proto(device: Device, local: LocalDevice) -> agent_pb2.DeviceStat
     return agent_pb2.DeviceState(
         description=description,
         use=device_pb2.Use.Value(f"USE_{device.use.value}"),
-        epoch=device.epoch,
+        epoch=device.reported_epoch,
         health=device_pb2.Health.Value(f"HEALTH_{device.health.value}"),
         health_cause=device.health_cause,
     )
@@ -159,15 +167,12 @@ def _module_to_proto(built: Built) -> build_pb2.Module:
 
 def _grant_from_proto(message: agent_pb2.LeaseGrant, now: float) -> Grant:
     lease_id = _checked_id("lease", message.lease_id)
-    if message.epoch < 1:
-        raise InvalidInput(
-            f"lease {lease_id}: impossible epoch ({message.epoch}); send one above 0"
-        )
+    epoch = _epoch_from_proto("lease", lease_id, message.epoch)
     remaining_s = _checked_seconds(f"lease {lease_id}", message.remaining_s, MAX_LEASE_S)
     return Grant(
         lease_id=LeaseId(lease_id),
         device_id=DeviceId(message.device_id),
-        epoch=Epoch(message.epoch),
+        epoch=epoch,
         ends_at=now + remaining_s + EXPIRY_GRACE_S,
     )
 
@@ -189,10 +194,7 @@ def _order_from_proto(message: agent_pb2.BuildTask) -> BuildOrder:
 
 def _run_from_proto(message: agent_pb2.RunTask) -> RunOrder:
     attempt_id = _checked_id("run attempt", message.attempt_id)
-    if message.epoch < 1:
-        raise InvalidInput(
-            f"run {attempt_id}: impossible epoch ({message.epoch}); send one above 0"
-        )
+    epoch = _epoch_from_proto("run", attempt_id, message.epoch)
     limit_s = message.run.limit_s or DEFAULT_LIMIT_S
     if not MIN_LIMIT_S <= limit_s <= MAX_JOB_LIMIT_S:
         raise InvalidInput(
@@ -203,10 +205,16 @@ def _run_from_proto(message: agent_pb2.RunTask) -> RunOrder:
         job_id=JobId(message.job_id),
         lease_id=LeaseId(_checked_id("lease", message.lease_id)),
         device_id=DeviceId(message.device_id),
-        epoch=Epoch(message.epoch),
+        epoch=epoch,
         limit_s=limit_s,
         run=message.run.SerializeToString(),
     )
+
+
+def _epoch_from_proto(what: str, name: str, epoch: int) -> Epoch:
+    if epoch < 1:
+        raise InvalidInput(f"{what} {name[:80]}: impossible epoch ({epoch}); send one above 0")
+    return Epoch(epoch)
 
 
 def _checked_id(what: str, text: str) -> str:

@@ -75,7 +75,8 @@ def test_agent_frozen_for_long_while_ray_starts_a_second(make_farm):
         )
         assert running.runs(1) == (2, 2)
         until(
-            lambda: '"event": "ended", "agent": "a1"' in fleets[0].log.read_text(), running.story()
+            lambda: '"event": "displaced", "agent": "a1"' in fleets[0].log.read_text(),
+            running.story(),
         )
     finally:
         for fleet in reversed(fleets):

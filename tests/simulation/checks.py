@@ -312,13 +312,10 @@ class Checks:
             self.user_faults[attempt.unit_id] = failure.code
 
     def _free_devices(self, tracker: Tracker) -> None:
-        """A device that can be granted has no process left, unless its agent has yet to hear of a lease's end."""
+        """A device that can be granted has no process left."""
         for device_id in tracker.state.free_devices:
-            rig = self.farm.rigs[device_id]
-            if rig.processes:
-                agent_id = tracker.state.devices[device_id].agent_id
-                if not self.farm.is_hearing(agent_id):
-                    fail("freed", "%s is free with processes on it", device_id)
+            if self.farm.rigs[device_id].processes:
+                fail("freed", "%s is free with processes on it", device_id)
 
 
 def _kind_of(outcome: object) -> object:

@@ -258,15 +258,6 @@ class Farm:
         tracker.streams.append(stream)
         return stream
 
-    def is_hearing(self, agent_id: str) -> bool:
-        """Tell whether something is on its way between the tracker and an agent, or the agent cannot hear."""
-        processes = self.agents[agent_id]
-        if any(it.is_frozen for it in processes) or any(self.paths[agent_id].cut):
-            return True
-        return any(not it.is_quiet for it in self.paths[agent_id].streams) or any(
-            it.sending for it in (self.tracker.links.values() if self.tracker else ())
-        )
-
     def call(self, request: Callable[[Tracker], None], failed: Callable[[object], None]) -> None:
         """Send a client's request to the tracker; what goes wrong before an answer goes to `failed`."""
 

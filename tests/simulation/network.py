@@ -115,11 +115,6 @@ class Stream:
                 doubt.cancel()
                 self._doubt[end] = None
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is under way in either direction."""
-        return self.in_flight == [0, 0]
-
     def _arrive(self, direction: int, message: object) -> None:
         if self.path.cut[direction]:
             self._held[direction].append(message)

@@ -46,7 +46,11 @@ def drop_epoch_check() -> Iterator[None]:
     def want(state: State, *rest: object) -> tuple[State, tuple[object, ...]]:
         unseen = replace(state, devices={key: blind(it) for key, it in state.devices.items()})
         after, commands = checked_want(unseen, *rest)
-        return replace(after, devices=state.devices), commands
+        heard = {
+            key: replace(it, last_epoch=max(it.last_epoch, after.devices[key].last_epoch))
+            for key, it in state.devices.items()
+        }
+        return replace(after, devices=heard), commands
 
     def demand(device: Device, *rest: object) -> object:
         return checked_demand(blind(device) if device.use is Use.IDLE else device, *rest)

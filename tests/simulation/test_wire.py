@@ -113,6 +113,7 @@ def test_desired_state_is_what_the_messages_carry():
         (SentBuild("u1.1", spec_of("f", "ea"), 8.0),),
         (lease,),
         (SentRun(attempt, spec),),
+        (("d1", 4),),
     )
     here = Sent(desired, 2.5, 100.0).received(1000.0)
     there, refused = desired_from_proto(desired_to_proto(desired, 1, 2.5, 100.0), 1000.0)

@@ -51,7 +51,7 @@ def report_of(
             events.DeviceReport(
                 described[name],
                 USES[device.use],
-                device.epoch,
+                device.reported_epoch,
                 HEALTHS[device.health],
                 device.health_cause,
             )
@@ -100,7 +100,7 @@ def _run_of(run: Run) -> events.RunReport:
 class Sent:
     """A desired state on its way: what `desired_to_proto` writes at the moment of sending."""
 
-    __slots__ = ("builds", "heartbeat_s", "leases", "runs")
+    __slots__ = ("builds", "ended", "heartbeat_s", "leases", "runs")
 
     def __init__(self, desired: PushDesired, heartbeat_s: float, now: float) -> None:
         self.heartbeat_s = heartbeat_s
@@ -110,6 +110,7 @@ class Sent:
         )
         self.builds = desired.builds
         self.runs = desired.runs
+        self.ended = desired.ended
 
     def received(self, now: float) -> agent_messages.Desired:
         """Return it as the agent's core sees it when it comes at `now`."""
@@ -141,4 +142,4 @@ class Sent:
             )
             for it in self.runs
         )
-        return agent_messages.Desired(leases, builds, runs)
+        return agent_messages.Desired(leases, builds, runs, self.ended)

@@ -91,8 +91,8 @@ def _take(state: State, event: Event, now: float) -> tuple[State, tuple[Command,
 def _want(state: State, event: Desired, now: float) -> tuple[State, tuple[Command, ...]]:
     if state.stopping:
         return state, ()
+    state, commands = _hear_ends(state, event)
     leases: dict[DeviceId, Grant] = {}
-    refused: list[Command] = []
     for grant in event.leases:
         device = state.devices.get(grant.device_id)
         if device is None:
@@ -102,7 +102,7 @@ def _want(state: State, event: Desired, now: float) -> tuple[State, tuple[Comman
         if grant.epoch > device.last_epoch or (is_current and grant.epoch == device.epoch):
             leases[grant.device_id] = grant
         else:
-            refused.append(Fence(grant.lease_id, grant.device_id, grant.epoch, device.last_epoch))
+            commands.append(Fence(grant.lease_id, grant.device_id, grant.epoch, device.last_epoch))
     wanted = {order.attempt_id: order for order in event.builds}
     orders = {order.attempt_id: order for order in event.runs}
     runs, dropped = run_rules.drop(state.runs, orders)
@@ -110,7 +110,18 @@ def _want(state: State, event: Desired, now: float) -> tuple[State, tuple[Comman
     wanting = replace(
         state, wanted_leases=leases, wanted_builds=wanted, wanted_runs=orders, runs=runs
     )
-    return wanting, (*refused, *dropped)
+    return wanting, (*commands, *dropped)
+
+
+def _hear_ends(state: State, event: Desired) -> tuple[State, list[Command]]:
+    """Never serve epochs that are over; say so at once, since the tracker waits for it."""
+    news: list[Command] = []
+    for device_id, epoch in event.ended:
+        device = state.devices.get(device_id)
+        if device is not None and epoch > device.last_epoch:
+            state = _put(state, replace(device, last_epoch=epoch))
+            news = [Report()]
+    return state, news
 
 
 def _answer(

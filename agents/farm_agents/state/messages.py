@@ -21,11 +21,12 @@ from farm_agents.state.run import RunOrder, RunPhase, RunResult
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The tracker's whole desired state; what is absent is to end."""
+    """The tracker's whole desired state; what is absent is to end. `ended`: epochs that are over, by device."""
 
     leases: tuple[Grant, ...]
     builds: tuple[BuildOrder, ...]
     runs: tuple[RunOrder, ...] = ()
+    ended: tuple[tuple[DeviceId, Epoch], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

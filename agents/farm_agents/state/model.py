@@ -84,7 +84,7 @@ class Device:
     Attributes
     ----------
     last_epoch
-        The highest epoch that was ever served; an epoch that is not above it is refused.
+        The highest epoch that was ever served, or that is over for the tracker; one that is not above it is refused.
     deadline
         When the present use ends by itself, on the agent's clock; None only when IDLE.
     suspect
@@ -108,6 +108,11 @@ class Device:
     def epoch(self) -> Epoch:
         """The epoch of the present use; 0 when idle."""
         return self.lease.epoch if self.lease else NO_EPOCH
+
+    @property
+    def reported_epoch(self) -> Epoch:
+        """The epoch of the present use; of an idle device the last one, so that the tracker sees what was heard."""
+        return self.lease.epoch if self.lease else self.last_epoch
 
     def told(self, line: str) -> Device:
         """Return the device with one more line in its story."""

@@ -142,7 +142,9 @@ class DeviceState(_message.Message):
     use: _device_pb2.Use.ValueType
     """What the agent itself sees: PREPARING, LEASED, CLEANING, or IDLE."""
     epoch: _builtins.int
-    """The epoch of that use; 0 when idle."""
+    """The epoch of that use; of an idle device the highest one that was served or heard to be over, which no grant up to
+    it can start any more.
+    """
     health: _device_pb2.Health.ValueType
     health_cause: _builtins.str
     @_builtins.property
@@ -212,6 +214,7 @@ class DesiredState(_message.Message):
     BUILDS_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Increases with each message of a stream."""
     heartbeat_s: _builtins.float
@@ -222,6 +225,12 @@ class DesiredState(_message.Message):
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseGrant]: ...
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunTask]: ...
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___EndedEpoch]:
+        """Of each device that is to be cleaned: the tracker shows it free only when it is reported idle with this epoch, since
+        what was said before the grant was heard proves nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -230,14 +239,37 @@ class DesiredState(_message.Message):
         builds: _abc.Iterable[Global___BuildTask] | None = ...,
         leases: _abc.Iterable[Global___LeaseGrant] | None = ...,
         runs: _abc.Iterable[Global___RunTask] | None = ...,
+        ended: _abc.Iterable[Global___EndedEpoch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["builds", b"builds", "heartbeat_s", b"heartbeat_s", "leases", b"leases", "revision", b"revision", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["builds", b"builds", "ended", b"ended", "heartbeat_s", b"heartbeat_s", "leases", b"leases", "revision", b"revision", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DesiredState: _TypeAlias = DesiredState  # noqa: Y015
+
+@_typing.final
+class EndedEpoch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    device_id: _builtins.str
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        device_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_id", b"device_id", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedEpoch: _TypeAlias = EndedEpoch  # noqa: Y015
 
 @_typing.final
 class BuildTask(_message.Message):

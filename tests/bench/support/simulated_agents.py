@@ -127,6 +127,10 @@ class SimulatedAgent:
     def _take(self, desired: agent_pb2.DesiredState) -> None:
         self.figures.online = 1
         self._wanted = {it.attempt_id for it in desired.runs}
+        for it in desired.ended:
+            if it.epoch > self._device.epoch and self._device.use == device_pb2.USE_IDLE:
+                self._last_epoch = self._device.epoch = it.epoch
+                self._tell()
         if self._run is not None and self._run.attempt_id not in self._wanted:
             self._dropped.set()
         if self._work is None or self._work.done():
@@ -161,7 +165,6 @@ class SimulatedAgent:
         self._device.use = device_pb2.USE_CLEANING
         await asyncio.sleep(CLEAN_S)
         self._device.use = device_pb2.USE_IDLE
-        self._device.epoch = 0
         self._idle_since = time.perf_counter()
         self._tell()
 

@@ -98,6 +98,25 @@ def test_lease_with_an_epoch_not_above_the_last_is_fenced(epoch):
     assert state.devices["d"].use is Use.IDLE
 
 
+def test_epoch_that_is_over_before_its_grant_came_is_said_at_once_and_never_served():
+    over = Desired((), (), ended=(("d", 3), ("another", 9)))
+    state, commands = step(fresh(), over, 1.0)
+    assert commands == (Report(),)
+    assert (state.devices["d"].use, state.devices["d"].reported_epoch) == (Use.IDLE, 3)
+    assert step(state, over, 2.0) == (state, ())
+    assert play(state, (3.0, Desired((grant(3),), ())))[1] == [Fence("lease-3", "d", 3, 3)]
+    assert play(state, (3.0, Desired((grant(4),), ())))[1] == [Prepare(grant(4))]
+
+
+def test_epoch_that_is_over_while_an_older_one_is_served_waits_for_its_proof():
+    state, _ = play(fresh(), (1.0, Desired((grant(1),), ())), (2.0, Prepared("d", 1)))
+    state, commands = play(state, (3.0, Desired((), (), ended=(("d", 2),))))
+    assert commands == [Clean("d", 1)]
+    assert (state.devices["d"].use, state.devices["d"].reported_epoch) == (Use.CLEANING, 1)
+    state, _ = play(state, (4.0, Cleaned("d", 1)))
+    assert (state.devices["d"].use, state.devices["d"].reported_epoch) == (Use.IDLE, 2)
+
+
 def test_lease_of_a_lower_epoch_ends_what_is_served_and_is_refused():
     state, _ = play(fresh(), (1.0, Desired((grant(5),), ())), (2.0, Prepared("d", 5)))
     state, commands = play(state, (3.0, Desired((grant(4),), ())))
@@ -324,6 +343,7 @@ STEPS = st.lists(
             st.just("desired"),
             st.lists(st.tuples(EPOCHS, st.floats(0, 30)), max_size=1),
             st.sets(NAMES),
+            st.lists(EPOCHS, max_size=1),
         ),
         st.tuples(st.just("answer"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("stale"), EPOCHS, st.booleans()),
@@ -344,9 +364,12 @@ class Shell:
         self.pending = []
         self.prepared = []
         self.dirty = 0
+        self.over = 0
 
     def feed(self, event):
         before = self.state
+        if isinstance(event, Desired) and not before.stopping:
+            self.over = max([self.over, *(epoch for _, epoch in event.ended)])
         self.state, commands = step(before, event, self.now)
         for command in commands:
             self.obey(command)
@@ -355,6 +378,7 @@ class Shell:
     def obey(self, command):
         match command:
             case Prepare(lease):
+                assert lease.epoch > self.over, "an epoch that was over is served"
                 assert self.dirty == 0, "prepared before the last lease was cleaned"
                 assert all(lease.epoch > epoch for epoch in self.prepared), "an epoch came twice"
                 self.prepared.append(lease.epoch)
@@ -396,7 +420,7 @@ def check(before, after):
     for device in after.devices.values():
         assert (device.use is Use.IDLE) == (device.lease is None) == (device.deadline is None)
         assert device.last_epoch >= before.devices[device.device_id].last_epoch
-        assert device.epoch in (0, device.last_epoch)
+        assert device.epoch <= device.last_epoch
         assert not device.unkillable or device.health is Health.BAD
         assert not device.suspect or device.use is not Use.IDLE
     active = [build for build in after.builds.values() if build.phase in ACTIVE_PHASES]
@@ -415,7 +439,9 @@ def test_random_history_keeps_the_invariants_and_comes_to_rest(history):
         match kind:
             case "desired":
                 leases = tuple(grant(epoch, shell.now + left) for epoch, left in values[0])
-                shell.feed(Desired(leases, tuple(map(order, sorted(values[1])))))
+                builds = tuple(map(order, sorted(values[1])))
+                ended = tuple(("d", epoch) for epoch in values[2])
+                shell.feed(Desired(leases, builds, ended=ended))
             case "answer" if shell.pending:
                 shell.answer(*values)
             case "stale":

@@ -70,6 +70,10 @@ def desired_to_proto(
             )
             for order in desired.runs
         ],
+        ended=[
+            agent_pb2.EndedEpoch(device_id=device_id, epoch=epoch)
+            for device_id, epoch in desired.ended
+        ],
     )
 
 

@@ -143,6 +143,10 @@ def _admit(draft: Draft, event: AgentReported, former: Agent | None) -> None:
     cause = f"agent {event.agent_id} was restarted"
     for device_id in former.device_ids:
         _lose_lease(draft, device_id, cause)
+    jobs.settle(draft)
+    for run in event.runs:  # of attempts that are lost just now
+        if not run.is_finished:
+            jobs.report(draft, event, run)
     builds.lose_all(draft, former, cause)
 
 
@@ -228,19 +232,29 @@ def _report_use(draft: Draft, device: Device, it: DeviceReport) -> None:
     if device.use in HELD:
         leases.proceed(draft, device, it.use, it.epoch)
         device = draft.devices[device_id]
-    if device.use is Use.CLEANING and it.use is Use.IDLE:
+    if device.use is Use.CLEANING and _proves_clean(device, it):
         draft.devices[device_id] = leases.move(draft, device, Trigger.CLEAN, epoch=device.epoch)
+    elif device.use is Use.CLEANING and it.use is Use.IDLE:
+        draft.push[device.agent_id] = None  # it may have got the device just now
     elif device.use is Use.IDLE and it.use is not Use.IDLE:
         busy = leases.move(draft, device, Trigger.END, epoch=it.epoch)
         draft.devices[device_id] = replace(busy, use_until=draft.now + draft.limits.clean_s)
         draft.push[device.agent_id] = None
 
 
+def _proves_clean(device: Device, it: DeviceReport) -> bool:
+    """Tell whether an agent saw a device idle after it had heard of the device's last epoch, or of its end.
+
+    What it said before may come late: the grant may have reached it since.
+    """
+    return it.use is Use.IDLE and it.epoch >= device.epoch
+
+
 def _keeps_health(device: Device, it: DeviceReport) -> bool:
     """Tell whether the tracker's own verdict (unkillable) stands until the device is proved idle."""
     return (
         device.use is Use.CLEANING
-        and it.use is not Use.IDLE
+        and not _proves_clean(device, it)
         and device.health is Health.BAD
         and device.health_cause == UNKILLABLE
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from farm.core.ids import AgentId, AttemptId, JobId, LeaseId
+    from farm.core.ids import AgentId, AttemptId, DeviceId, Epoch, JobId, LeaseId
     from farm.errors import FarmError
     from farm_tracker.state.model import Device, Lease
     from farm_tracker.state.run import RunAttempt
@@ -61,13 +61,14 @@ class RunOrder:
 
 @dataclass(frozen=True, slots=True)
 class PushDesired:
-    """Send an agent's process everything that is wanted of it."""
+    """Send an agent's process everything that is wanted of it, and the epochs of the devices that it is to clean."""
 
     agent_id: AgentId
     instance_id: str
     builds: tuple[BuildOrder, ...]
     leases: tuple[Lease, ...]
     runs: tuple[RunOrder, ...] = ()
+    ended: tuple[tuple[DeviceId, Epoch], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

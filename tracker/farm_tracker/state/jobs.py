@@ -188,8 +188,11 @@ def report(draft: Draft, event: AgentReported, it: RunReport) -> None:
             _finish(draft, draft.run_attempts[attempt.attempt_id], it)
         return
     draft.push[event.agent_id] = None
-    if attempt.state is RunAttemptState.LOST and is_about_the_work(it):
-        _late(draft, attempt, it)
+    if attempt.state is RunAttemptState.LOST:
+        if is_about_the_work(it):
+            _late(draft, attempt, it)
+        else:
+            _hear_of_lost(draft, attempt, it)
 
 
 def settle(draft: Draft) -> None:
@@ -267,7 +270,7 @@ def _finish(draft: Draft, attempt: RunAttempt, it: RunReport) -> None:
 def _late(draft: Draft, attempt: RunAttempt, it: RunReport) -> None:
     """Take a result of an attempt that was given up: it counts if nobody has begun anew since."""
     job = draft.run_jobs[attempt.job_id]
-    if job.is_queued and job.attempt_ids[-1] == attempt.attempt_id:
+    if job.waits_after(attempt.attempt_id):
         _take_log(draft, attempt, it)
         attempt = draft.run_attempts[attempt.attempt_id]
         _end_attempt(draft, attempt, Trigger.SUCCEED, failure=it.failure)
@@ -277,6 +280,23 @@ def _late(draft: Draft, attempt: RunAttempt, it: RunReport) -> None:
     text = "its result came late; kept, not counted"
     draft.note("attempt.superseded", attempt.attempt_id, text, account=job.account)
     draft.commands.append(JobChanged(job.job_id))
+
+
+def _hear_of_lost(draft: Draft, attempt: RunAttempt, it: RunReport) -> None:
+    """Wait a while, once, for what an agent that was away has yet to store, rather than make the run again."""
+    job = draft.run_jobs[attempt.job_id]
+    if not job.waits_after(attempt.attempt_id):
+        return
+    if it.is_finished and not job.is_queued:
+        _queue_again(draft, _moved(draft, job, Trigger.ENQUEUE, "its agent has no result of it"))
+    elif not it.is_finished and job.is_queued and job.not_before <= (attempt.ended_at or 0.0):
+        scheduling.leave(draft, job)
+        line = f"agent {attempt.agent_id} is back and ends {attempt.attempt_id}"
+        delayed = replace(
+            _moved(draft, job, Trigger.DELAY, line), not_before=draft.now + draft.limits.late_s
+        )
+        draft.run_jobs[job.job_id] = delayed
+        draft.commands.append(JobChanged(job.job_id))
 
 
 def _complete(draft: Draft, job: RunJob, it: RunReport) -> None:

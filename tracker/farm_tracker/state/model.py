@@ -105,8 +105,9 @@ class Limits:
     A user's fault has no budget: it is never tried again. `account_held` counts devices at once, `account_queued`
     what waits; both for each account. `backoff_s` is what is waited at most before the first try after a failure of the
     farm, and doubles with each further one up to `backoff_ceiling_s`. `elsewhere_s` is how long a job waits for another
-    device before it is tried again on one that failed it. `device_retain_s` is how long a device may be OFFLINE until
-    it is forgotten. `expired_at_once` is how many deadlines pass in one step; what is due beyond passes in the next.
+    device before it is tried again on one that failed it, `late_s` how long for the result of a lost attempt whose
+    agent is back and still has it to store. `device_retain_s` is how long a device may be OFFLINE until it is
+    forgotten. `expired_at_once` is how many deadlines pass in one step; what is due beyond passes in the next.
     """
 
     heartbeat_s: float = 1.0
@@ -124,6 +125,7 @@ class Limits:
     backoff_ceiling_s: float = 60.0
     lost_budget: int = 2
     elsewhere_s: float = 60.0
+    late_s: float = 30.0
     run_setup_s: float = JOB_SETUP_S
     run_end_s: float = JOB_END_S
     unwatched_s: float = 60.0

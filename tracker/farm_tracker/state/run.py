@@ -131,6 +131,10 @@ class RunJob:
         """Whether it waits for a device."""
         return self.state is RunState.QUEUED
 
+    def waits_after(self, attempt_id: AttemptId) -> bool:
+        """Tell whether nobody has begun anew since this attempt of it was lost."""
+        return self.is_open and self.attempt_id is None and self.attempt_ids[-1:] == (attempt_id,)
+
     def avoids(self, device_id: DeviceId) -> bool:
         """Tell whether it waits for another device than this one, which failed it before."""
         return self.elsewhere_until is not None and device_id in self.shunned

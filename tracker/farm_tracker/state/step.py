@@ -29,6 +29,7 @@ from farm_tracker.state.events import (
     LeaseRevoked,
     Tick,
 )
+from farm_tracker.state.model import Use
 from farm_tracker.state.state import Draft, State, Step
 
 if TYPE_CHECKING:
@@ -138,8 +139,11 @@ def _push(draft: Draft, agent_id: AgentId) -> None:
         orders.append(BuildOrder(attempt_id, draft.units[attempt.unit_id].spec, attempt.limit_s))
     held = []
     runs = []
+    ended = []
     for device_id in agent.device_ids:
         device = draft.devices.get(device_id)
+        if device is not None and device.use is Use.CLEANING:
+            ended.append((device_id, device.epoch))
         lease = agents.live_lease_of(draft, device) if device is not None else None
         if lease is None:
             continue
@@ -147,7 +151,9 @@ def _push(draft: Draft, agent_id: AgentId) -> None:
         if lease.job_id is not None:
             runs.append(_run_order(draft, lease.job_id))
     draft.commands.append(
-        PushDesired(agent_id, agent.instance_id, tuple(orders), tuple(held), tuple(runs))
+        PushDesired(
+            agent_id, agent.instance_id, tuple(orders), tuple(held), tuple(runs), tuple(ended)
+        )
     )
 
 

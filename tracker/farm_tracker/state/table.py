@@ -144,12 +144,15 @@ RUN: Mapping[tuple[RunState, Trigger], RunState] = {
     (RunState.QUEUED, Trigger.SUCCEED): RunState.TERMINAL,
     (RunState.QUEUED, Trigger.CANCEL): RunState.TERMINAL,
     (RunState.QUEUED, Trigger.EXPIRE): RunState.TERMINAL,
+    # The agent of its lost attempt is back and still keeps what came of it.
+    (RunState.QUEUED, Trigger.DELAY): RunState.DELAYED,
     (RunState.RUNNING, Trigger.SUCCEED): RunState.TERMINAL,
     (RunState.RUNNING, Trigger.FAIL): RunState.TERMINAL,
     (RunState.RUNNING, Trigger.CANCEL): RunState.TERMINAL,
     (RunState.RUNNING, Trigger.RETRY): RunState.QUEUED,
     (RunState.RUNNING, Trigger.DELAY): RunState.DELAYED,
     (RunState.DELAYED, Trigger.ENQUEUE): RunState.QUEUED,
+    (RunState.DELAYED, Trigger.SUCCEED): RunState.TERMINAL,
     (RunState.DELAYED, Trigger.CANCEL): RunState.TERMINAL,
 }
 

@@ -18,7 +18,7 @@ from farm.target import Selector
 from farm_tracker.state import scheduling
 from farm_tracker.state.leases import nobody
 from farm_tracker.state.model import Admin, Use
-from farm_tracker.state.run import RunState
+from farm_tracker.state.run import RunAttemptState, RunState
 from farm_tracker.state.state import Draft
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ def explain(state: State, job: RunJob, now: float, seen: Selector = EVERY) -> Ex
             return _running(state, job, now)
         case RunState.DELAYED:
             left_s = max(0.0, job.not_before - now)
-            failure = state.run_attempts[job.attempt_ids[-1]].failure
+            attempt = state.run_attempts[job.attempt_ids[-1]]
+            failure = attempt.failure
+            if attempt.state is RunAttemptState.LOST:
+                return Explanation(
+                    f"waits up to {left_s:.1f} s for what agent {attempt.agent_id} still has of its lost attempt"
+                )
             cause = failure.message if failure else "the farm failed it"
             return Explanation(f"waits {left_s:.1f} s before it is tried again: {cause}")
         case _:

@@ -88,13 +88,17 @@ class World:
         self,
         device_id: str = "dev0",
         use: Use = Use.IDLE,
-        epoch: int = 0,
+        epoch: int | None = None,
         health: Health = Health.GOOD,
         targets: tuple[str, ...] = ("t",),
         provides: tuple[str, ...] = (),
         **labels: str,
     ) -> DeviceReport:
+        """Return a report; its epoch, unless one is given, is the last that the agent can know of."""
         about = Description(DeviceId(device_id), targets, labels, TimingClass.NATIVE, provides)
+        if epoch is None:
+            known = self.state.devices.get(DeviceId(device_id))
+            epoch = known.epoch - (known.use is Use.RESERVED) if known else 0
         return DeviceReport(about, use, Epoch(epoch), health, "")
 
     def request(
@@ -126,10 +130,21 @@ class World:
         return RunReport(AttemptId(attempt_id), Epoch(epoch), **fields)
 
     def join(self, agent_id: str = "agent", *device_ids: str, **options: Any) -> None:
-        """Let an agent report, with its devices idle unless `held` gives them an epoch."""
+        """Let an agent report, with its devices idle unless `held` gives them an epoch.
+
+        What it says of a run shows that it has heard of that run's epoch.
+        """
         held = options.pop("held", {})
+        known = self.state.devices
+        ran = {
+            self.state.run_attempts[it.attempt_id].device_id: it.epoch
+            for it in options.get("runs", ())
+            if it.attempt_id in self.state.run_attempts
+        }
         devices = tuple(
-            self.device(it, Use.LEASED if it in held else Use.IDLE, held.get(it, 0))
+            self.device(it, Use.LEASED, held[it])
+            if it in held
+            else self.device(it, epoch=max(ran[it], known[it].epoch - 1) if it in ran else None)
             for it in device_ids or ("dev0",)
         )
         after = options.pop("after", 0.0)

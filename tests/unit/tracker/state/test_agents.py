@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from farm_tracker.state.commands import EndSession, FenceAgent, PushDesired, Warn
-from farm_tracker.state.events import AgentDisconnected, Tick
+from farm_tracker.state.events import AgentDisconnected, LeaseReleased, Tick
 from farm_tracker.state.model import Health, Observed, Use
 
 from farm.errors import Fenced
@@ -61,6 +61,8 @@ def test_agent_restarted_replaces_the_former_process_for_good(world):
     world.happen(world.agent(instance_id="p2", devices=(world.device(),)))
     assert world.only(FenceAgent) == FenceAgent("agent", "p1")
     assert world.state.leases["l1"].state == "LOST"
+    heard = world.agent(instance_id="p2", devices=(world.device(),), connected=False)
+    world.happen(heard)
     assert world.state.devices["dev0"].is_free
     for connected in (True, False):
         with pytest.raises(Fenced, match="process p1 was replaced by p2"):
@@ -116,6 +118,24 @@ def test_agent_device_of_an_agent_that_is_gone_moves_with_its_epoch(world):
     assert world.state.leases["l2"].epoch == 2
     world.happen(Tick(), after=700.0)
     assert set(world.state.agents) == {"heir"}
+
+
+@pytest.mark.parametrize("late", ["idle", "restarted"])
+def test_agent_that_has_not_heard_of_a_lease_proves_no_device_clean(world, late):
+    world.happen(world.agent(devices=(world.device(),)))
+    world.happen(world.request())
+    world.happen(LeaseReleased("l1", 1))
+    assert world.only(PushDesired).ended == (("dev0", 1),)
+    fields = {"connected": False} if late == "idle" else {"instance_id": "p2"}
+    world.happen(world.agent(devices=(world.device(epoch=0),), **fields))
+    assert world.state.devices["dev0"].use == "CLEANING"
+    world.happen(Tick(), after=world.state.limits.clean_s)
+    assert world.state.devices["dev0"].health == "BAD"
+    world.happen(world.agent(devices=(world.device(epoch=0),), **fields))
+    assert world.state.devices["dev0"].health == "BAD"
+    world.happen(world.agent(devices=(world.device(epoch=1),), **fields | {"connected": False}))
+    assert world.state.devices["dev0"].is_free
+    assert world.state.devices["dev0"].health == "GOOD"
 
 
 def test_agent_that_knows_a_higher_epoch_raises_the_trackers(world):

@@ -85,7 +85,7 @@ def test_job_does_not_wait_for_a_device_that_is_broken(world):
     world.happen(world.agent("a", devices=(world.device(), sick)))
     world.happen(world.job())
     broken = (world.broke("j.1", "STORE_FULL"),)
-    world.happen(world.agent("a", devices=(world.device(), sick), runs=broken))
+    world.happen(world.agent("a", devices=(world.device(epoch=1), sick), runs=broken))
     world.happen(Tick(), after=1.0)
     assert world.tries() == [("dev0", "INFRA_FAILED"), ("dev0", "RUNNING")]
 

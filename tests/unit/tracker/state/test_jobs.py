@@ -161,6 +161,7 @@ def test_job_that_loses_one_device_again_and_again_is_infra_failed(world):
     world.happen(world.job())
     for number in (2, 3, 4):
         world.join("a", "dev0", instance_id=f"p{number}")
+        world.join("a", "dev0", instance_id=f"p{number}", connected=False)
     assert world.tries() == [("dev0", "LOST")] * 3
     assert ended(world) == ("INFRA_FAILED", None, "DEVICE_LOST")
 
@@ -182,6 +183,58 @@ def test_job_late_result_counts_while_nobody_has_begun_anew(world):
     world.join("a", "dev0", runs=(world.passed("j.1"),))
     assert (ended(world), world.tries()) == (("COMPLETED", "PASS", None), [("dev0", "DONE")])
     assert len(world.state.queue) == 0
+
+
+def come_back(world, how):
+    """Let the agent of a running job be lost and come back while it still stores the result."""
+    world.join("a", "dev0")
+    world.happen(world.job())
+    if how == "restart":
+        world.join("a", "dev0", instance_id="p2", runs=(world.running("j.1"),))
+        return {"instance_id": "p2", "connected": False}
+    world.happen(Tick(), after=4.0)
+    world.happen(Tick(), after=6.0)
+    world.join("a", "dev0", runs=(world.running("j.1"),))
+    return {"connected": False}
+
+
+@pytest.mark.parametrize("how", ["silence", "restart"])
+def test_job_waits_for_the_result_that_a_returned_agent_has_yet_to_store(world, how):
+    fields = come_back(world, how)
+    world.join("b", "dev1")
+    assert (world.run_job().state, world.tries()) == ("DELAYED", [("dev0", "LOST")])
+    why = explain(world.state, world.run_job(), world.now).reason
+    assert why == "waits up to 30.0 s for what agent a still has of its lost attempt"
+    world.join("a", "dev0", runs=(world.passed("j.1"),), **fields)
+    assert (ended(world), world.tries()) == (("COMPLETED", "PASS", None), [("dev0", "DONE")])
+
+
+@pytest.mark.parametrize("how", ["silence", "restart"])
+def test_job_runs_again_as_soon_as_a_returned_agent_has_no_result(world, how):
+    fields = come_back(world, how)
+    world.join("a", "dev0", runs=(world.broke("j.1", "CANCELLED"),), **fields)
+    assert world.tries() == [("dev0", "LOST"), ("dev0", "RUNNING")]
+
+
+def test_job_waits_once_and_not_for_ever_for_a_late_result(world):
+    fields = come_back(world, "silence")
+    for _ in range(29):
+        world.join("a", "dev0", runs=(world.running("j.1"),), **fields)
+        world.happen(Tick(), after=1.0)
+    assert world.run_job().state == "DELAYED"
+    world.join("a", "dev0", runs=(world.running("j.1"),), **fields)
+    world.happen(Tick(), after=1.0)
+    assert world.tries() == [("dev0", "LOST"), ("dev0", "RUNNING")]
+    world.join("a", "dev0", runs=(world.passed("j.1"),), **fields)
+    assert world.tries()[0] == ("dev0", "SUPERSEDED")
+
+
+def test_job_that_waits_for_a_late_result_can_be_cancelled(world):
+    fields = come_back(world, "silence")
+    world.happen(JobCancelled("j"))
+    assert ended(world)[0] == "CANCELLED"
+    world.join("a", "dev0", runs=(world.passed("j.1"),), **fields)
+    assert world.tries() == [("dev0", "SUPERSEDED")]
 
 
 def test_job_result_kept_by_a_process_is_taken_from_its_successor(world):
@@ -383,8 +436,7 @@ def test_job_reports_while_the_device_is_still_in_use_or_cleaned_already_both_en
     for number, use in enumerate((Use.LEASED, Use.CLEANING, Use.IDLE), start=1):
         world.join()
         world.happen(world.job(f"j{number}"))
-        epoch = 0 if use is Use.IDLE else number
-        report = world.device(use=use, epoch=epoch)
+        report = world.device(use=use, epoch=number)
         runs = (world.passed(f"j{number}.1", number),)
         world.happen(world.agent(devices=(report,), runs=runs))
         assert ended(world, f"j{number}") == ("COMPLETED", "PASS", None)

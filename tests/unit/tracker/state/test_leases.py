@@ -54,8 +54,7 @@ def test_lease_that_its_agent_dropped_is_lost(world, use):
     world.happen(world.agent(devices=(world.device(),)))
     world.happen(world.request())
     world.happen(world.agent(devices=(world.device(use=Use.LEASED, epoch=1),)))
-    epoch = 0 if use is Use.IDLE else 1
-    world.happen(world.agent(devices=(world.device(use=use, epoch=epoch),)))
+    world.happen(world.agent(devices=(world.device(use=use, epoch=1),)))
     assert world.state.leases["l1"].state == "LOST"
     assert isinstance(world.only(EndSession).error, DeviceLost)
     assert world.state.devices["dev0"].use == use
