@@ -8,9 +8,7 @@ Invariant: whatever the plug-in does at import, the process that asks goes on, a
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,10 +17,10 @@ from typing import cast
 from farm.accel import guard
 from farm.accel.accelerator import TIMINGS, Timing
 from farm.accel.discovery import BUILT_IN, known, load
-from farm.errors import FarmError, PlugInFailed, error_class
+from farm.core.apart import answers, run_apart
+from farm.errors import FarmError
 
 LIMIT_S = 30.0
-MAX_ANSWER_BYTES = 1 << 20
 MAX_CONFIGS = 1000
 
 
@@ -83,33 +81,7 @@ def facts_of(name: str) -> Facts:
 def _ask(arguments: list[str], limit_s: float | None) -> object:
     who = known(arguments[0])
     limit_s = LIMIT_S if limit_s is None else limit_s
-    command = [sys.executable, "-P", "-m", "farm.accel.asking", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise PlugInFailed(
-            f"accelerator {who}: does not answer (nothing after {limit_s:g} s); report it to its author",
-            plug_in=str(who),
-        ) from error
-    lines = done.stdout[:MAX_ANSWER_BYTES].decode(errors="replace").splitlines()
-    try:
-        value = json.loads(lines[-1])
-        if "error" in value:
-            raise error_class(str(value["code"]))(str(value["error"]), plug_in=str(who))
-        return value["answer"]
-    except (ValueError, IndexError, KeyError, TypeError) as error:
-        said = done.stderr.decode(errors="replace").strip()[-300:]
-        raise PlugInFailed(
-            f"accelerator {who}: ended its process (code {done.returncode}; {said or 'no output'}); report it to its "
-            "author",
-            plug_in=str(who),
-        ) from error
+    return guard.told(who, run_apart("farm.accel.asking", arguments, limit_s=limit_s), limit_s)
 
 
 def answer(arguments: list[str]) -> dict[str, object]:
@@ -128,8 +100,6 @@ def answer(arguments: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    own = os.dup(1)
-    os.dup2(2, 1)  # what the plug-in prints is no answer
-    text = json.dumps(answer(sys.argv[1:]))
-    os.write(own, f"{text}\n".encode())
+    tell = answers()
+    tell(answer(sys.argv[1:]))
     os._exit(0)  # whatever threads it left

@@ -1,7 +1,7 @@
 """Calling what a plug-in brought, so that whatever it does is told with its name.
 
-Owns: turning its exceptions and nonsense into errors of the farm. Does not own: time limits, which need a process
-(builds, sessions and `farm.accel.asking` have one), or what is then done.
+Owns: turning its exceptions and nonsense into errors of the farm, also those of a process that calls it. Does not own:
+that process (`farm.core.apart`, builds, sessions), without which there is no time limit, or what is then done.
 
 Invariant: only errors of the farm leave here, and each names the plug-in or was raised by it as such.
 """
@@ -12,9 +12,11 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from farm.errors import FarmError, PlugInFailed
+from farm.core.apart import Ended
+from farm.errors import FarmError, PlugInFailed, error_class
 
 T = TypeVar("T")
+SHOWN = 80
 
 
 def call(who: object, hook: str, function: Callable[..., T], *arguments: object) -> T:
@@ -36,7 +38,7 @@ def call(who: object, hook: str, function: Callable[..., T], *arguments: object)
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise PlugInFailed(
-            f"accelerator {who}: {hook} raised {type(error).__name__}: {str(error)[:500] or 'no message'}"
+            f"accelerator {who}: {hook} raised {type(error).__name__}: {said(error) or 'no message'}"
             f"{_where(error)}; report it to its author",
             plug_in=str(who),
             hook=hook,
@@ -45,13 +47,45 @@ def call(who: object, hook: str, function: Callable[..., T], *arguments: object)
 
 def nonsense(who: object, hook: str, given: object, wanted: str) -> PlugInFailed:
     """Make the error about a hook that gave something else than it has to."""
-    shown = repr(given)
+    try:
+        shown = repr(given)
+    except Exception:  # noqa: BLE001 - others' code
+        shown = f"{type(given).__name__}, whose text raises"
     return PlugInFailed(
-        f"accelerator {who}: {hook} gave nonsense ({shown[:80]}{'...' if len(shown) > 80 else ''}), not {wanted}; "
-        "report it to its author",
+        f"accelerator {who}: {hook} gave nonsense ({shown[:SHOWN]}{'...' if len(shown) > SHOWN else ''}), not "
+        f"{wanted}; report it to its author",
         plug_in=str(who),
         hook=hook,
     )
+
+
+def said(error: BaseException) -> str:
+    """Return an error of others' code as text; its own text may raise, too."""
+    try:
+        return (error.message if isinstance(error, FarmError) else str(error))[:500]
+    except Exception:  # noqa: BLE001 - others' code
+        return "(its text raises)"
+
+
+def told(who: object, ended: Ended, limit_s: float) -> object:
+    """Return what a process that calls a plug-in answered: ``{"answer": ...}``, or ``{"error": ..., "code": ...}``.
+
+    Raises
+    ------
+    PlugInFailed
+        It said nothing within its limit, or ended without an answer.
+    FarmError
+        That it answered with.
+    """
+    match ended.answer:
+        case {"error": str(message), "code": str(code)}:
+            raise error_class(code)(message, plug_in=str(who))
+        case {"answer": value} if ended.status is not None:
+            return value
+    how = f"ended its process (code {ended.status}; {ended.said[-300:] or 'no output'})"
+    if ended.status is None:
+        how = f"does not answer (nothing after {limit_s:g} s)"
+    raise PlugInFailed(f"accelerator {who}: {how}; report it to its author", plug_in=str(who))
 
 
 def text(who: object, hook: str, given: object) -> str:

@@ -8,16 +8,15 @@ Invariant: whatever the function is, this process goes on: a compiler that crash
 from __future__ import annotations
 
 import base64
-import json
-import signal
-import subprocess
+import os
 import sys
 from dataclasses import asdict
 from typing import Any, cast
 
 from farm.artifact import BuiltModule, Signature
-from farm.artifact.module import Kind
+from farm.artifact.module import MAX_SECTION_BYTES, Kind
 from farm.codegen.compile import compile_function
+from farm.core.apart import answers, run_apart
 from farm.errors import BuildFailed, FarmError, TimeLimit, error_class
 from farm.target import Target
 
@@ -36,36 +35,24 @@ def compile_alone(function_bytes: bytes, kind: Kind, target: Target) -> BuiltMod
     TimeLimit
         It ran longer than five minutes.
     """
-    command = [sys.executable, "-P", "-m", "farm.codegen.alone", kind, str(target)]
-    try:
-        done = subprocess.run(
-            command, input=function_bytes, capture_output=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TimeLimit(
-            f"compiler: ran longer than {LIMIT_S:g} s; simplify the function"
-        ) from error
-    try:
-        value = json.loads(done.stdout)
-    except ValueError as error:
-        how = _ending(done.returncode)
-        said = done.stderr.decode(errors="replace").strip()[-500:]
+    ended = run_apart(
+        "farm.codegen.alone",
+        [kind, str(target)],
+        given=function_bytes,
+        limit_s=LIMIT_S,
+        most_bytes=2 * MAX_SECTION_BYTES,
+    )
+    if ended.status is None:
+        raise TimeLimit(f"compiler: ran longer than {LIMIT_S:g} s; simplify the function")
+    value = ended.answer
+    if value is None:
         raise BuildFailed(
-            f"the compiler crashed ({how}; {said or 'no output'}); correct or report the function",
-            signal=how,
-        ) from error
+            f"the compiler crashed ({ended.how}; {ended.said[-500:] or 'no output'}); correct or report the function",
+            signal=ended.how,
+        )
     if "error" in value:
         raise error_class(value["code"])(value["error"], **value["details"])
     return _module(value)
-
-
-def _ending(status: int) -> str:
-    if status < 0:
-        try:
-            return signal.Signals(-status).name
-        except ValueError:
-            return f"SIG{-status}"
-    return f"exit code {status}"
 
 
 def _module(value: dict[str, Any]) -> BuiltModule:
@@ -79,7 +66,7 @@ def _module(value: dict[str, Any]) -> BuiltModule:
     )
 
 
-def main(kind: str, target: str) -> dict[str, object]:
+def main(kind: str, target: str) -> dict[str, Any]:
     """Compile what standard input holds; return what `compile_alone` reads."""
     try:
         module = compile_function(
@@ -95,4 +82,6 @@ def main(kind: str, target: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:3])))
+    tell = answers()
+    tell(main(*sys.argv[1:3]))
+    os._exit(0)  # whatever threads a plug-in left

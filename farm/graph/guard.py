@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from farm.errors import FarmError
+from farm.accel.guard import said
 
 T = TypeVar("T")
 
@@ -65,10 +65,26 @@ class Guard:
             self.stopped = f"its {what} took longer than {self.limit_s:g} s"
             raise BackendMisbehavedError(f"backend {self.name}: {self.stopped}")
         if call.error is not None:
-            raise BackendMisbehavedError(
-                f"backend {self.name}: its {what} raised {_text(call.error)}"
-            ) from call.error
+            raise self._raised(what, call.error) from call.error
         return call.result  # type: ignore[no-any-return]
+
+    def here(self, what: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what is the farm's own, on values of the backend's: without a thread, so without a time limit.
+
+        Raises
+        ------
+        BackendMisbehavedError
+            The values made it raise.
+        """
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise self._raised(what, error) from error
+
+    def _raised(self, what: str, error: BaseException) -> BackendMisbehavedError:
+        return BackendMisbehavedError(
+            f"backend {self.name}: its {what} raised {type(error).__name__}: {said(error)}"
+        )
 
 
 class _Call:
@@ -108,12 +124,3 @@ class _Call:
                 self.result, self.error, self._done = result, error, True
         except _Stop:
             return
-
-
-def _text(error: BaseException) -> str:
-    """Return an error as text; its own text may raise, too."""
-    try:
-        said = error.message if isinstance(error, FarmError) else str(error)
-    except Exception:  # noqa: BLE001 - others' code
-        said = "(its text raises)"
-    return f"{type(error).__name__}: {said[:500]}"

@@ -8,17 +8,14 @@ Invariant: when `check_apart` returns or raises, the process is gone.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from farm.accel.discovery import known, load
+from farm.core.apart import answers, run_apart
 from farm.errors import FarmError
 from farm.porting.check import check_accelerator
 from farm.porting.findings import Finding, Report
@@ -48,73 +45,42 @@ def check_apart(
     """
     who = known(name)
     findings: list[Finding] = []
-    command = [sys.executable, "-P", "-m", "farm.porting.checking", name, str(seed)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
+
+    def note(finding: Finding | None) -> None:
+        if finding is not None:
+            findings.append(finding)
+            if tell is not None:
+                tell(finding)
+
+    ended = run_apart(
+        "farm.porting.checking",
+        [name, str(seed)],
+        limit_s=limit_s,
+        tell=lambda answer: note(_finding(answer)),
     )
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(limit_s, end)
-    timer.start()
-    said: list[bytes] = []
-    assert process.stdout is not None
-    assert process.stderr is not None
-    errors = threading.Thread(target=lambda: said.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
-    errors.start()
-    try:
-        for line in process.stdout:
-            finding = _finding(line)
-            if finding is not None:
-                findings.append(finding)
-                if tell is not None:
-                    tell(finding)
-        code = process.wait()
-    finally:
-        timer.cancel()
-        end()
-        process.wait()
-        errors.join()
-        process.stdout.close()
-        process.stderr.close()
-    if code != 0:
+    if ended.status != 0:
         last = f"after {findings[-1].check} of {findings[-1].subject}" if findings else "at once"
-        text = b"".join(said).decode(errors="replace").strip()[-400:]
-        how = (
-            f"did not end within {limit_s:g} s"
-            if code == -signal.SIGKILL and late
-            else f"ended with code {code}"
-        )
-        finding = Finding("process", str(who), f"{how}, {last}; {text or 'no output'}")
-        findings.append(finding)
-        if tell is not None:
-            tell(finding)
+        how = f"did not end within {limit_s:g} s"
+        if ended.status is not None:
+            how = f"ended with {ended.how}"
+        said = ended.said[-400:] or "no output"
+        note(Finding("process", str(who), f"{how}, {last}; {said}"))
     return Report(name, tuple(findings))
 
 
-def _finding(line: bytes) -> Finding | None:
+def _finding(value: dict[str, Any]) -> Finding | None:
     try:
-        value = json.loads(line)
         return Finding(*(str(value[name]) for name in ("check", "subject", "problem", "skipped")))
-    except (ValueError, TypeError, KeyError):
+    except KeyError:
         return None
 
 
 def main(name: str, seed: str) -> int:
     """Check an accelerator and tell each finding as a line of JSON on what was standard output."""
-    own = os.dup(1)
-    os.dup2(2, 1)  # what the plug-in prints is no finding
+    answer = answers()
 
     def tell(finding: Finding) -> None:
-        os.write(own, f"{json.dumps(asdict(finding))}\n".encode())
+        answer(asdict(finding))
 
     try:
         accelerator = load(name).accelerator

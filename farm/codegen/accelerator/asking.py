@@ -6,18 +6,15 @@ Does not own: knobs (`knobs`), or searching (`farm.tune`).
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 
 from farm.accel import Loaded, guard, load
 from farm.accel.discovery import known
+from farm.codegen.accelerator.compile import space_on
 from farm.codegen.accelerator.knobs import space_of
-from farm.codegen.accelerator.layer import layer_of
-from farm.codegen.accelerator.library import space_of_external
-from farm.codegen.accelerator.tensorized import space_of_intrinsics
-from farm.errors import FarmError, PlugInFailed, UnsupportedFunction, error_class
+from farm.core.apart import answers, run_apart
+from farm.errors import FarmError
 from farm.ir import Function, parse, serialise
 from farm.target import Target
 
@@ -39,58 +36,16 @@ def ask_knobs(function: Function, target: Target) -> dict[str, tuple[int | str, 
     if not target.is_plug_in:
         return knobs_on(load(target.kind), function, target.option("config"))
     who = known(target.kind)
-    command = [sys.executable, "-P", "-m", "farm.codegen.accelerator.asking", str(target)]
-    try:
-        done = subprocess.run(
-            command, input=serialise(function), capture_output=True, timeout=LIMIT_S, check=False
-        )
-        value = json.loads(done.stdout.decode().splitlines()[-1])
-    except subprocess.TimeoutExpired as error:
-        raise PlugInFailed(
-            f"accelerator {who}: knobs did not answer within {LIMIT_S:g} s; report it to its author",
-            plug_in=str(who),
-        ) from error
-    except (ValueError, IndexError) as error:
-        raise PlugInFailed(
-            f"accelerator {who}: knobs ended its process (code {done.returncode}); report it to its author",
-            plug_in=str(who),
-        ) from error
-    if "error" in value:
-        raise error_class(str(value["code"]))(str(value["error"]))
-    return space_of(str(who), "knobs", value["knobs"])
+    module = "farm.codegen.accelerator.asking"
+    ended = run_apart(module, [str(target)], given=serialise(function), limit_s=LIMIT_S)
+    return space_of(str(who), "knobs", guard.told(who, ended, LIMIT_S))
 
 
 def knobs_on(
     loaded: Loaded, function: Function, config: str | None
 ) -> dict[str, tuple[int | str, ...]]:
     """Return what `ask_knobs` does, from an accelerator in this process."""
-    it, who, value = loaded.accelerator, loaded.who, loaded.config(config)
-    reasons = []
-    for external in it.externals:
-        layer = layer_of(function)
-        hook = f"{external.name}.supports"
-        why = guard.text(who, hook, guard.call(who, hook, external.supports, layer, value))
-        if not why:
-            return space_of_external(loaded, external, layer, value)
-        reasons.append(f"{external.name}: {why}")
-    if it.intrinsics:
-        try:
-            return space_of_intrinsics(loaded, layer_of(function))
-        except UnsupportedFunction as error:
-            reasons.append(error.message)
-            if it.compile is None:
-                raise
-    why = "" if it.compile is not None else "it has no code generator of its own"
-    if not why and it.supports is not None:
-        said = guard.call(who, "supports", it.supports, function, value)
-        why = guard.text(who, "supports", said)
-    if why:
-        raise UnsupportedFunction(
-            f"function {function.name} on {it.name}: {'; '.join([*reasons, why])}; place it on the CPU"
-        )
-    if it.knobs is None:
-        return {}
-    return space_of(who, "knobs", guard.call(who, "knobs", it.knobs, function, value))
+    return space_on(loaded, function, loaded.config(config))
 
 
 def main(text: str) -> dict[str, object]:
@@ -98,13 +53,12 @@ def main(text: str) -> dict[str, object]:
     try:
         target = Target.parse(text, foreign=True)
         function = parse(sys.stdin.buffer.read())
-        return {"knobs": knobs_on(load(target.kind), function, target.option("config"))}
+        return {"answer": knobs_on(load(target.kind), function, target.option("config"))}
     except FarmError as error:
         return {"error": error.message, "code": error.code}
 
 
 if __name__ == "__main__":
-    own = os.dup(1)
-    os.dup2(2, 1)  # what the plug-in prints is no answer
-    os.write(own, f"{json.dumps(main(sys.argv[1]))}\n".encode())
+    tell = answers()
+    tell(main(sys.argv[1]))
     os._exit(0)  # whatever threads it left

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
 from farm.accel import Knobs, Space, guard
 from farm.errors import InvalidInput
@@ -80,12 +81,12 @@ def space_of(who: str, hook: str, given: object) -> dict[str, tuple[int | str, .
     if not isinstance(given, Mapping) or len(given) > MAX_ANNOTATIONS:
         raise guard.nonsense(who, hook, given, wanted)
     space: dict[str, tuple[int | str, ...]] = {}
-    for name, values in given.items():
+    for name, values in guard.call(who, hook, lambda: list(given.items())):
         if not isinstance(name, str) or not ANNOTATION_KEY.fullmatch(PREFIX + name):
             raise guard.nonsense(who, hook, name, "a knob's name of a-z, 0-9 and _")
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             raise guard.nonsense(who, hook, values, f"values of {name}")
-        listed = tuple(values)
+        listed = guard.call(who, hook, lambda v=values: tuple(islice(v, MAX_VALUES + 1)))
         fits = all(isinstance(it, int | str) and not isinstance(it, bool) for it in listed)
         if not fits or not 1 <= len(listed) <= MAX_VALUES or len(set(listed)) != len(listed):
             raise guard.nonsense(who, hook, values, f"different numbers or texts for {name}")

@@ -20,6 +20,19 @@ MAX_WORKSPACE_BYTES = 1 << 32
 
 def compile_call(loaded: Loaded, function: Function, config: object) -> tuple[str, bytes]:
     """Return the format and the bytes of a call; raises as `compile_accelerator`."""
+    external, layer = _external(loaded, function, config)
+    return f"{loaded.accelerator.name}-call", _call(loaded, external, layer, config)
+
+
+def space_of_call(
+    loaded: Loaded, function: Function, config: object
+) -> dict[str, tuple[int | str, ...]]:
+    """Return the values of each tunable of the external that does a function; raises as `compile_call`."""
+    return _space(loaded, *_external(loaded, function, config), config)
+
+
+def _external(loaded: Loaded, function: Function, config: object) -> tuple[External, Layer]:
+    """Return the first external that supports a function, and the function as a layer."""
     name = loaded.accelerator.name
     layer = layer_of(function)
     reasons = []
@@ -29,17 +42,16 @@ def compile_call(loaded: Loaded, function: Function, config: object) -> tuple[st
             loaded.who, hook, guard.call(loaded.who, hook, external.supports, layer, config)
         )
         if not why:
-            return f"{name}-call", _call(loaded, external, layer, config)
+            return external, layer
         reasons.append(f"{external.name}: {why}")
     raise UnsupportedFunction(
         f"function {function.name} on {name}: no external function does it ({'; '.join(reasons)}); place it on the CPU"
     )
 
 
-def space_of_external(
+def _space(
     loaded: Loaded, external: External, layer: Layer, config: object
 ) -> dict[str, tuple[int | str, ...]]:
-    """Return the values of an external's tunables; raises PlugInFailed for nonsense."""
     if external.tunables is None:
         return {}
     hook = f"{external.name}.tunables"
@@ -48,7 +60,7 @@ def space_of_external(
 
 
 def _call(loaded: Loaded, external: External, layer: Layer, config: object) -> bytes:
-    space = space_of_external(loaded, external, layer, config)
+    space = _space(loaded, external, layer, config)
     knobs = chosen_knobs(loaded.accelerator.name, layer.function, space)
     size: object = 0
     if external.workspace is not None:

@@ -88,21 +88,33 @@ class Tensorized:
 def compile_tensorized(loaded: Loaded, function: Function, config: object) -> tuple[str, bytes]:
     """Return the format and the bytes of a program; raises as `compile_accelerator`."""
     name = loaded.accelerator.name
-    layer = layer_of(function)
-    if layer.kind not in ("dense", "conv2d") or not layer.is_plain:
-        raise UnsupportedFunction(
-            f"function {function.name} on {name}: it is {layer.kind} with something around it; intrinsics take plain "
-            "products and convolutions"
-        )
-    knobs = chosen_knobs(name, function, space_of_intrinsics(loaded, layer))
-    found = {it.intrinsic.name: it for it in _matches(loaded, layer)}
-    chosen = found[str(knobs["intrinsic"])]
+    layer = _layer(loaded, function)
+    found = list(_matches(loaded, layer))
+    knobs = chosen_knobs(name, function, _space(found))
+    chosen = next(it for it in found if it.intrinsic.name == knobs["intrinsic"])
     return f"{name}-intrinsics", _program(loaded, layer, chosen, str(knobs["order"]), config)
 
 
-def space_of_intrinsics(loaded: Loaded, layer: Layer) -> dict[str, tuple[int | str, ...]]:
-    """Return the choices: which of the intrinsics that match, and the order of the loops around it."""
-    found = list(_matches(loaded, layer))
+def space_of_tensorized(
+    loaded: Loaded, function: Function, config: object
+) -> dict[str, tuple[int | str, ...]]:
+    """Return the choices of `compile_tensorized`, which raises the same."""
+    del config
+    return _space(list(_matches(loaded, _layer(loaded, function))))
+
+
+def _layer(loaded: Loaded, function: Function) -> Layer:
+    layer = layer_of(function)
+    if layer.kind not in ("dense", "conv2d") or not layer.is_plain:
+        raise UnsupportedFunction(
+            f"function {function.name} on {loaded.accelerator.name}: it is {layer.kind} with something around it; "
+            "intrinsics take plain products and convolutions"
+        )
+    return layer
+
+
+def _space(found: Sequence[Tensorized]) -> dict[str, tuple[int | str, ...]]:
+    """Return which of the intrinsics that match, and the order of the loops around it."""
     orders = dict.fromkeys(itertools.chain.from_iterable(it.orders for it in found))
     return {"intrinsic": tuple(it.intrinsic.name for it in found), "order": tuple(orders)}
 

@@ -42,6 +42,14 @@ def test_facts_of_the_farms_own_accelerator_are_those_of_the_object():
         ("import os; print('{}'); os._exit(0)", r"ended its process \(code 0"),
         ("print('[1]')\nACCELERATOR = None", "gave nonsense"),
         ("import sys; sys.exit('gone')", "SystemExit: gone"),
+        (
+            "class Bad(Exception):\n    def __str__(self): 1 / 0\nraise Bad",
+            r"Bad: \(its text raises\)",
+        ),
+        (
+            "class Bad:\n    def __repr__(self): 1 / 0\nACCELERATOR = Bad()",
+            "gave nonsense .*text raises",
+        ),
     ],
 )
 def test_plug_in_that_goes_wrong_is_told_with_its_name(packages, code, problem):
@@ -55,6 +63,16 @@ def test_plug_in_that_does_not_answer_is_told_with_its_name_and_ended(packages):
     packages("zork", "while True: pass")
     with pytest.raises(PlugInFailed, match=r"zork \(farm-zork 1.0\): does not answer"):
         ask("zork", limit_s=0.5)
+
+
+def test_plug_in_that_leaves_a_process_behind_is_answered_at_once(packages):
+    packages(
+        "zork",
+        f"import os, time\nif not os.fork():\n    time.sleep(600)\n    os._exit(0)\n{GOOD}",
+    )
+    assert (
+        ask("zork", limit_s=300.0).name == "zork"
+    )  # a process that holds the pipes would take it all
 
 
 def test_device_of_a_plug_in_is_described_by_what_it_says(packages):
