@@ -211,6 +211,8 @@ class _Reading:
         for load in _loads(value):
             if load.buffer == product.result and load.indices != axes:
                 raise self.refuse(f"{product.result.name} is used at another place than it is at")
+        if product.result.shape != out.shape:
+            raise self.refuse(f"{out.name} has not all of {product.result.name}, or more")
         kind, sizes = self.kind_of(product)
         sizes = {**sizes, "arg_out": self.position(out)}
         return Layer(self.function, kind, sizes, product, out, axes, value)
@@ -253,6 +255,8 @@ def _around(
     buffer: Buffer, inner: Load, axes: tuple[Expr, ...]
 ) -> tuple[tuple[int, int], ...] | None:
     """Return how far each dimension of a padded buffer reaches beyond the one inside, as far as indices tell."""
+    if len(buffer.shape) != len(inner.buffer.shape):
+        return None
     found = []
     pairs = zip(axes, buffer.shape, strict=True)
     extents = {axis: size for axis, size in pairs if isinstance(axis, Var)}

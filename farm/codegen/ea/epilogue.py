@@ -205,7 +205,7 @@ class _Selection:
         """Apply an operation that has an instruction, or a sequence of such."""
         match op, b:
             case BinaryOp.SHL, Scalar(amount):
-                factor = _signed(1 << (amount & 31))
+                factor = _signed(1 << (amount & (expr.dtype.bits - 1)))
                 return self.emit(VecOp.MUL, self.matrix(a), Scalar(factor))
             case BinaryOp.SHR, Scalar(amount):
                 return self.emit(VecOp.SHR, self.matrix(a), Scalar(amount & (expr.dtype.bits - 1)))

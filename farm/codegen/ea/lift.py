@@ -195,6 +195,8 @@ class _Lifting:
             raise self.refuse(
                 f"{out.name} is {out.dtype} of rank {len(variables)}, not int8 or int32 of 1 or 2"
             )
+        if self.product is not None and self.product.result.shape != out.shape:
+            raise self.refuse(f"{out.name} has not all of {self.product.result.name}, or more")
         row_var = variables[0] if len(variables) == 2 else None
         return Layer(self.function, self.product, out, row_var, variables[-1], value)
 

@@ -104,6 +104,13 @@ def unlike(kind):
             w,
             te.compute((4, 4), lambda a, b: te.sum(first[a, i] * first[i, b], i), name="y"),
         ]
+    if kind == "part":
+        whole = ops.matmul(x, w)
+        return [x, w, te.compute((2, 4), lambda a, b: whole[a, b] + 1, name="y")]
+    if kind == "plane":
+        v = te.placeholder((4, 4, 2), "int8", name="v")
+        plane = te.compute((4, 4), lambda a, b: te.where(a < 3, v[a, b, 0], 0), name="plane")
+        return [v, w, ops.matmul(plane, w)]
     moved = te.compute((4, 4), lambda a, b: x[a, b] + x[b, a], name="moved")
     return [x, w, ops.matmul(moved, moved)]
 
@@ -115,10 +122,12 @@ def unlike(kind):
         ("square", "not as a sum of products"),
         ("two", "no layer"),
         ("moved", "neither factor of its products is an input"),
+        ("part", "y has not all of matmul"),
+        ("plane", "plane is no input, nor an input with zeros around it"),
     ],
 )
 def test_function_that_is_no_layer_is_refused_with_the_reason(kind, problem):
     buffers = unlike(kind)
-    used = [b for b in buffers if b.name != "w" or kind == "two"]
+    used = [b for b in buffers if b.name != "w" or kind in ("two", "part", "plane")]
     with pytest.raises(UnsupportedFunction, match=problem):
         layer_of(te.function("f", used))

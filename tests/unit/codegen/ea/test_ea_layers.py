@@ -146,6 +146,7 @@ def expressions(draw, depth=3):
                 "or",
                 "xor",
                 "shl",
+                "shl8",
                 "shr",
                 "shr_by",
                 "div",
@@ -180,6 +181,7 @@ def build(tree, at):
         "or": lambda: a | b,
         "xor": lambda: a ^ b,
         "shl": lambda: a << te.const(3, "int32"),
+        "shl8": lambda: (a.astype("int8") << te.const(9, "int8")).astype("int32"),
         "shr": lambda: a >> te.const(5, "int32"),
         "shr_by": lambda: a >> b,
         "div": lambda: a // te.const(8, "int32"),
@@ -237,6 +239,20 @@ def test_any_element_wise_expression_agrees_with_the_interpreter(
     np.testing.assert_array_equal(run(function, inputs, config, chaos_seed=seed), expected)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32"])
+def test_shift_by_more_than_the_bits_wraps_around_as_in_the_ir(dtype):
+    x = te.placeholder((3, 20), "int8", name="x")
+    for amount in (0, 7, 8, 9, 15, 17, 31, 33, -1):
+        y = te.compute(
+            (3, 20),
+            lambda i, j, n=amount: (x[i, j].astype(dtype) << te.const(n, dtype)).astype("int32"),
+            name="y",
+        )
+        function = te.function("shifted", [x, y])
+        inputs = arrays_for(function, np.random.default_rng(6))
+        np.testing.assert_array_equal(run(function, inputs), interpret(function, inputs)[0])
+
+
 def test_stages_in_between_are_folded_into_one_expression():
     x = te.placeholder((4, 20), "int32", name="x")
     twice = te.compute((4, 20), lambda i, j: x[i, j] * 2, name="twice")
@@ -271,6 +287,8 @@ def _unsupported():
     product = te.compute((4, 4), lambda i, j: te.sum(wide(a, i, k) * wide(a, k, j), k), name="p")
     twice = te.compute((4, 4), lambda i, j: te.sum(wide(a, i, q) * wide(a, q, j), q), name="q")
     one, two = compute(lambda i, j: x[i, j] + 1), compute(lambda i, j: x[i, j] + 2)
+    some_columns = te.compute((4, 3), lambda i, j: product[i, j] + 1, name="y")
+    some_rows = te.compute((2, 4), lambda i, j: product[i, j] + 1, name="y")
     return {
         "float": ([f, compute(lambda i, j: f[i, j] + 1.0)], "float32"),
         "select": (
@@ -288,6 +306,8 @@ def _unsupported():
             "two products",
         ),
         "two outputs": ([x, one, te.compute((4, 4), lambda i, j: two[i, j], name="z")], "outputs"),
+        "some columns of a product": ([a, some_columns], "y has not all of t0"),
+        "some rows of a product": ([a, some_rows], "y has not all of t0"),
         "odd divisor": ([x, compute(lambda i, j: x[i, j] // 3)], "//"),
         "wide output": ([x, compute(lambda i, j: x[i, j].astype("int16"))], "int16"),
     }
