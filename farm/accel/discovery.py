@@ -121,17 +121,20 @@ def toolchain_of_plug_in(name: str) -> str:
 
 
 def _mark(found: Installed) -> str:
-    source = module_source(found)
     digest = hashlib.sha256()
     left = MAX_SOURCE_BYTES
-    for path in _sources(source) if source else ():
-        data = path.read_bytes()
-        left -= len(data)
-        if left < 0:
-            break
-        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    for name, path in _sources(module_source(found)):
+        size = path.stat().st_size
+        left -= size
+        digest.update(f"{name} {size}\n".encode() + (path.read_bytes() if left >= 0 else b""))
     return digest.hexdigest()[:12]
 
 
-def _sources(source: Path) -> list[Path]:
-    return [source] if source.is_file() else sorted(source.rglob("*.py"))
+def _sources(source: Path | None) -> list[tuple[str, Path]]:
+    """Return the files that a plug-in's code is, or may read: C that it hands on, tables, libraries."""
+    if source is None or source.is_file():
+        return [] if source is None else [(source.name, source)]
+    files = [
+        path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    return sorted((str(path.relative_to(source)), path) for path in files)

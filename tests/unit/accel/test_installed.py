@@ -182,3 +182,24 @@ def test_toolchain_changes_with_the_source_and_runs_none_of_it(packages):
     packages("zork", "raise KeyError")
     assert toolchain_of_plug_in("zork") != first
     assert "farm-zork 1.0" in first
+
+
+def test_toolchain_changes_with_every_file_of_a_package_and_its_place(packages, tmp_path):
+    packages("zork", entry="zorkish.core:ACCELERATOR")
+    folder = tmp_path / "zorkish"
+    (folder / "sub").mkdir(parents=True)
+    seen = set()
+    for path, text in (
+        ("__init__.py", ""),
+        ("runtime.c", "int x;"),
+        ("runtime.c", "int y;"),
+        ("sub/tables.json", "[]"),
+    ):
+        (folder / path).write_text(text)
+        seen.add(toolchain_of_plug_in("zork"))
+    (folder / "sub" / "tables.json").rename(folder / "tables.json")
+    seen.add(toolchain_of_plug_in("zork"))
+    assert len(seen) == 5
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "core.pyc").write_text("made again")
+    assert toolchain_of_plug_in("zork") in seen
