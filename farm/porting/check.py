@@ -239,13 +239,13 @@ def _run(
     given = iter(inputs)
     arrays = []
     for param in function.params:
-        if param.role is Role.INPUT:
-            array = next(given).copy()
-            array.flags.writeable = False
-        else:
+        if param.role is Role.OUTPUT:
             array = np.full(param.buffer.shape, 0x5A, param.buffer.dtype.numpy)
+        else:
+            array = next(given).copy()
+            array.flags.writeable = param.role is Role.INOUT
         arrays.append(array)
-    cycles = guard.call(loaded.who, "the program", run, arrays)
+    cycles = guard.call(loaded.who, "the program", run, tuple(arrays))
     pairs = zip(function.params, arrays, strict=True)
     return [array for param, array in pairs if param.role is not Role.INPUT], cycles
 
@@ -258,8 +258,7 @@ def _expected(function: Function, kind: str, seed: int) -> tuple[Array, ...]:
 def _difference(kind: str, expected: Sequence[Array], found: Sequence[Array]) -> str:
     """Return where outputs differ, bit for bit; empty if nowhere."""
     for wanted, given in zip(expected, found, strict=True):
-        wrong = np.argwhere(wanted.view(np.uint8) != given.view(np.uint8))
-        if len(wrong):
+        if wanted.tobytes() != given.tobytes():
             at = np.argwhere(wanted != given)
             first = tuple(map(int, at[0])) if len(at) else ()
             return (

@@ -37,6 +37,7 @@ def check_encoding(it: Accelerator, subject: str, program: bytes, seed: int) -> 
     for _ in range(MUTATIONS):
         problem = problem or _mutated(it, disassemble, assemble, _mutation(program, rng))
     yield Finding("encoding", f"{subject}, mutated", problem)
+    problem = ""
     for garbage in GARBAGE:
         problem = problem or _garbage(it, assemble, garbage)
     yield Finding("encoding", f"{subject}, garbage", problem)

@@ -105,9 +105,9 @@ def _taken(
 
 def _choices(backend: Backend) -> list[dict[str, Option]]:
     """Return the middle and the last values of all knobs; the first are the default."""
-    knobs = backend.knobs.items()
-    middle = {knob: values[len(values) // 2] for knob, values in knobs}
-    last = {knob: values[-1] for knob, values in knobs}
+    knobs = {knob: tuple(values) for knob, values in backend.knobs.items()}
+    middle = {knob: values[len(values) // 2] for knob, values in knobs.items()}
+    last = {knob: values[-1] for knob, values in knobs.items()}
     return [] if not middle else [middle] if middle == last else [middle, last]
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from farm.accel import Intrinsic, Loaded, Operand, Place, guard
 from farm.codegen.accelerator.body import function_of
 from farm.errors import FarmError
+from farm.ir import as_dtype
 from farm.porting.findings import Finding
 
 Array = npt.NDArray[Any]
@@ -80,7 +81,7 @@ def _places(intrinsic: Intrinsic, rng: np.random.Generator) -> tuple[dict[str, P
     """Return places for operands that do not overlap, and the bytes of memory."""
     places, at = {}, int(rng.integers(0, 3)) * ALIGN_BYTES
     for operand in intrinsic.operands:
-        size = np.dtype(operand.dtype).itemsize
+        size = as_dtype(operand.dtype).size_bytes
         strides = [size]
         for extent in reversed(operand.shape[1:]):
             strides.append(strides[-1] * extent * int(rng.integers(1, MOST_APART)))
@@ -91,20 +92,20 @@ def _places(intrinsic: Intrinsic, rng: np.random.Generator) -> tuple[dict[str, P
 
 
 def _view(memory: Array, operand: Operand, place: Place) -> Array:
-    kind = np.dtype(operand.dtype)
+    kind = as_dtype(operand.dtype).numpy
     return np.ndarray(operand.shape, kind, memory, place.address, place.strides)
 
 
 def _values(operand: Operand, kind: str, rng: np.random.Generator) -> Array:
-    dtype = np.dtype(operand.dtype)
+    kind_of = as_dtype(operand.dtype)
     if kind == "zero":
-        return np.zeros(operand.shape, dtype)
-    if dtype.kind == "f":
-        return rng.standard_normal(operand.shape).astype(dtype)
-    limits = np.iinfo(dtype)
+        return np.zeros(operand.shape, kind_of.numpy)
+    if kind_of.is_float:
+        return rng.standard_normal(operand.shape).astype(kind_of.numpy)
+    low, high = int(kind_of.min), int(kind_of.max)
     if kind == "extreme":
-        return rng.choice(np.array([limits.min, limits.max], dtype), operand.shape)
-    return rng.integers(limits.min, limits.max, operand.shape, dtype, endpoint=True)
+        return rng.choice(np.array([low, high], kind_of.numpy), operand.shape)
+    return rng.integers(low, high, operand.shape, kind_of.numpy, endpoint=True)
 
 
 def _shown(places: dict[str, Place]) -> str:

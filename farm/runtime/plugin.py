@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from farm.accel import Loaded, Run, guard, load
+from farm.core.elements import NAMES, numpy_dtype
 from farm.errors import ArtifactError, FarmError, KernelFailed, PlugInFailed
 from farm.target import Target
 
@@ -70,7 +71,7 @@ class PlugInProgram:
         for array, is_input in zip(arrays, self._is_input, strict=True):
             array.flags.writeable = not is_input
         try:
-            cycles: object = guard.call(self._who, "the program", self._run, arrays)
+            cycles: object = guard.call(self._who, "the program", self._run, tuple(arrays))
             if cycles is not None and (not isinstance(cycles, int | np.integer) or cycles < 0):
                 raise guard.nonsense(self._who, "the program", cycles, "cycles or None")
         except PlugInFailed as error:
@@ -176,8 +177,9 @@ class _Region:
 
     def of(self, memory: Array, own: tuple[int, ...]) -> Array:
         """Return the part of a memory that holds the parameter's own elements."""
-        count = math.prod(self.shape) * np.dtype(self.dtype).itemsize
-        whole = memory[self.address : self.address + count].view(self.dtype).reshape(self.shape)
+        kind = numpy_dtype(self.dtype)
+        count = math.prod(self.shape) * kind.itemsize
+        whole = memory[self.address : self.address + count].view(kind).reshape(self.shape)
         return whole[tuple(slice(at, at + n) for at, n in zip(self.origin, own, strict=True))]
 
 
@@ -190,13 +192,13 @@ def _read_regions(loaded: Loaded, head: bytes) -> tuple[int, list[_Region]]:
             _Region(
                 int(it["arg"]),
                 int(it["address"]),
-                np.dtype(it["dtype"]).name,
+                NAMES[NAMES.index(it["dtype"])],
                 tuple(map(int, it["shape"])),
                 tuple(map(int, it["origin"])),
             )
             for it in value["regions"]
         ]
-        ends = [it.address + math.prod(it.shape) * np.dtype(it.dtype).itemsize for it in regions]
+        ends = [it.address + math.prod(it.shape) * numpy_dtype(it.dtype).itemsize for it in regions]
         lows = [n for it in regions for n in (it.arg, it.address, *it.shape, *it.origin)]
     except (ValueError, TypeError, KeyError) as error:
         raise ArtifactError(f"{loaded.who}: malformed program ({error}); build it again") from error

@@ -19,7 +19,9 @@ from farm.codegen.accelerator.asking import knobs_on
 from farm.codegen.accelerator.body import function_of
 from farm.codegen.accelerator.compile import compile_loaded
 from farm.errors import ArtifactError, InvalidInput, UnsupportedFunction
-from farm.ir import interpret
+from farm.ir import Param, Role, interpret
+from farm.ir.expr import Load, Var
+from farm.ir.stmt import For, Store
 from farm.porting import check_accelerator
 from farm.runtime.plugin import open_program
 
@@ -282,6 +284,89 @@ def test_intrinsic_that_does_not_do_what_its_body_says_is_found(make, problem):
     problems = [it for check, it in found(make(), [("d", dense(8, 8, 8))]) if check == "intrinsics"]
     assert problems
     assert re.search(problem, problems[0]), problems
+
+
+def both(**changes):
+    """Return a library that also has a code generator of its own, for what the library does not do."""
+    return Accelerator(
+        name="both",
+        externals=blas().externals,
+        compile=lambda function, config, knobs: b"program",
+        launch=lambda program, config, unit: lambda arrays: None,
+        knobs=lambda function, config: {"own": [1, 2]},
+        **changes,
+    )
+
+
+def test_knobs_are_those_of_the_way_that_compiles():
+    """What is asked when a function is tuned is what its build then takes."""
+    x = te.placeholder((9, 9), "int32", name="x")
+    turned = te.function("f", [x, te.compute((9, 9), lambda i, j: x[j, i], name="y")])
+    w = te.placeholder((9, 9), "int8", name="w")
+    product = ops.matmul(w, w)
+    around = te.function(
+        "f", [w, te.compute((9, 9), lambda i, j: te.maximum(product[i, j], 0), name="y")]
+    )
+    loaded = Loaded(both(), "both")
+    assert list(knobs_on(loaded, turned, "both")) == ["own"]
+    assert compile_loaded(loaded, turned, None) == ("both-program", b"program")
+    assert list(knobs_on(loaded, dense(9, 9, 9), "both")) == ["type", "depth", "rows"]
+    assert list(knobs_on(loaded, around, "both")) == ["own"]
+    for function in (around, turned):
+        with pytest.raises(UnsupportedFunction):
+            compile_loaded(Loaded(dotcore(), "dotcore"), function, None)
+        with pytest.raises(UnsupportedFunction):
+            knobs_on(Loaded(dotcore(), "dotcore"), function, "dotcore")
+
+
+def bf8(x, w, out):
+    for i in range(8):
+        for k in range(8):
+            out[i] += x[i, k] * w[k]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "uint16", "bool"])
+def test_intrinsics_of_every_type_are_checked(dtype):
+    operands = [Operand("x", dtype, (8, 8)), Operand("w", dtype, (8,)), Operand("out", dtype, (8,))]
+    one = Intrinsic(name="one", operands=operands, body=bf8, emit=lambda places, config: b"x")
+    accelerator = Accelerator(
+        name="faulty", intrinsics=(one,), execute=lambda code, memory, config, unit: None
+    )
+    problems = [it for check, it in found(accelerator) if check == "intrinsics"]
+    assert problems  # it does nothing
+
+
+def test_parameter_that_is_read_and_written_gets_what_it_holds():
+    def launch(program, config, unit):
+        def run(arrays):
+            arrays[1][...] += arrays[0]
+
+        return run
+
+    it = Accelerator(name="adds", compile=lambda *_: b"p", launch=launch)
+    x, y = te.placeholder((4,), "int32", name="x"), te.placeholder((4,), "int32", name="y")
+    made = te.function("add", [x, y, te.compute((4,), lambda i: x[i] + y[i], name="z")])
+    a, b, z = (param.buffer for param in made.params)
+    i = Var("i")
+    body = For(i, 4, Store(b, (i,), Load(b, (i,)) + Load(a, (i,))))
+    function = replace(made, params=(Param(a, Role.INPUT), Param(b, Role.INOUT)), body=body)
+    del z
+    report = check_accelerator(it, [("adds", function)], own_only=True)
+    assert report.passed, report.failed
+
+
+def test_program_cannot_put_other_arrays_in_place_of_its_own():
+    def launch(program, config, unit):
+        def run(arrays):
+            arrays[-1] = arrays[0] * 2
+
+        return run
+
+    it = Accelerator(name="swaps", compile=lambda *_: b"p", launch=launch)
+    x = te.placeholder((4,), "int32", name="x")
+    double = te.function("double", [x, te.compute((4,), lambda i: x[i] * 2, name="y")])
+    problems = found(it, [("double", double)])
+    assert any("does not support item assignment" in said for _, said in problems), problems
 
 
 def library(**changes):
