@@ -162,6 +162,8 @@ def json_function(
     options: Sequence[str],
 ) -> Function:
     """Return a function in C that runs a document: the runtime, the document as text, and the entry."""
+    from farm.codegen.llvm.clang import prototype  # loads a compiler
+
     params: list[Param] = []
     for place, (role, kind) in enumerate(interface(region, constants)):
         buffer = Buffer(f"{role.value}{place}", kind.dtype, kind.shape, kind.dtype.size_bytes)
@@ -173,7 +175,7 @@ def json_function(
         [
             runtime,
             f"static const char farm_document[] = {_c_text(document)};",
-            f"{_prototype(region.name, params)} {{",
+            f"{prototype(region.name, params, named=True)} {{",
             f"  const void *farm_inputs[] = {{{', '.join(pointers) or '0'}}};",
             f"  void *farm_outputs[] = {{{', '.join(outputs)}}};",
             "  run(farm_document, farm_inputs, farm_outputs);",
@@ -182,19 +184,6 @@ def json_function(
     )
     body = Source(Language.C, text.encode(), tuple(options))
     return Function(region.name, tuple(params), body)
-
-
-def _prototype(name: str, params: Sequence[Param]) -> str:
-    from farm.codegen.llvm.clang import C_TYPES, is_by_value
-
-    def declared(param: Param) -> str:
-        kind = C_TYPES[param.buffer.dtype]
-        if is_by_value(param):
-            return f"{kind} {param.buffer.name}"
-        const = "const " if param.role is Role.INPUT else ""
-        return f"{const}{kind} *{param.buffer.name}"
-
-    return f"void {name}({', '.join(map(declared, params))})"
 
 
 def _c_text(data: bytes) -> str:

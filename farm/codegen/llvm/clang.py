@@ -83,9 +83,16 @@ def compile_c(function: Function, source: Source, machine: Machine) -> bytes:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def prototype(name: str, params: Sequence[Param]) -> str:
-    """Return the C declaration of a source's function, without a semicolon."""
-    return f"void {name}({', '.join(map(_c_param, params))})"
+def prototype(name: str, params: Sequence[Param], *, named: bool = False) -> str:
+    """Return the C declaration of a source's function, without a semicolon.
+
+    Parameters
+    ----------
+    named
+        Whether parameters have their buffers' names, which may be words of C.
+    """
+    texts = (f"{_c_param(it)}{it.buffer.name * named}" for it in params)
+    return f"void {name}({', '.join(texts)})"
 
 
 def is_by_value(param: Param) -> bool:
@@ -96,7 +103,7 @@ def is_by_value(param: Param) -> bool:
 def _c_param(param: Param) -> str:
     kind = C_TYPES[param.buffer.dtype]
     if is_by_value(param):
-        return kind
+        return f"{kind} "
     const = "const " if param.role is Role.INPUT else ""
     return f"{const}{kind} *"
 

@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from farm.codegen.llvm.casts import emit_cast
 from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.loops import MAX_UNROLLED_NODES, copies
 from farm.codegen.llvm.memory import Memory
 from farm.codegen.llvm.types import I8, I32, vector
 from farm.codegen.llvm.unit import Dots
@@ -61,6 +62,8 @@ def find_dot_loop(loop: For, context: Context) -> DotLoop | None:
     """Return what an unrolled loop adds up, if the target has an instruction for it."""
     group = {Dots.PAIRS: 2, Dots.QUARTERS: 4}.get(context.unit.dots, 0)
     if not group or context.lanes == 1 or loop.kind is not LoopKind.UNROLLED or loop.extent % group:
+        return None
+    if copies(loop) > MAX_UNROLLED_NODES:
         return None
     store = loop.body
     if not isinstance(store, Store) or store.buffer.dtype is not DType.INT32:
