@@ -3,7 +3,8 @@
 Owns: the graph with its operators and meaning, patterns, partition, the plan of an execution and its report. Does not
 own: operators' computations and schedules (`farm.ops`), code generators (`farm.codegen`), the farm (`farm.client`).
 
-Invariant: wherever the parts run, the result is that of `execute`: equal bit for bit in integers.
+Invariant: wherever the parts run, the result is that of `execute`: integers that no float was rounded to are equal bit
+for bit.
 """
 
 from farm.graph.backend import (

@@ -73,7 +73,7 @@ class GraphBuilder:
         quantisation: Quantisation | None = None,
     ) -> str:
         """Add an array, or what numpy makes one of; returns its name."""
-        held = np.ascontiguousarray(array).reshape(np.shape(array))
+        held = self._held(array, name)
         kind = type_of_array(held, quantisation)
         name = self._take(name or self._free("const"))
         self._constants[name] = held
@@ -108,8 +108,13 @@ class GraphBuilder:
         subject = f"graph {self._name}: node {name} ({operator})"
         try:
             for operand in operands:
+                if not isinstance(operand, str):
+                    what = type(operand).__name__
+                    raise InvalidGraph(
+                        f"{subject}: operand {what} is no value; pass its name, which `constant` gives for arrays"
+                    )
                 if operand not in self._types:
-                    raise InvalidGraph(f"{subject}: no value {str(operand)[:80]!r}; make it first")
+                    raise InvalidGraph(f"{subject}: no value {operand[:80]!r}; make it first")
             checked = check_attributes(subject, schema.attributes, attributes)
             result = self._result(subject, schema, operands, checked, quantisation)
         except FarmError:
@@ -132,7 +137,7 @@ class GraphBuilder:
 
     def type_of(self, value: str) -> ValueType:
         """Return the type of a value so far; raises InvalidGraph if there is none of that name."""
-        if value not in self._types:
+        if not isinstance(value, str) or value not in self._types:
             raise InvalidGraph(f"graph {self._name}: no value {str(value)[:80]!r}; make it first")
         return self._types[value]
 
@@ -167,6 +172,17 @@ class GraphBuilder:
         points = tuple(map(int, np.broadcast_to(zeros.reshape(-1), (len(scales),))))
         channel = axis % len(result.shape) if given[0].shape else None
         return Quantisation(scales, points, channel)
+
+    def _held(self, array: object, name: str) -> Array:
+        """Return a dense array in this machine's byte order; raises InvalidGraph if numpy makes none."""
+        try:
+            held = np.asarray(array)
+            dense = np.ascontiguousarray(held).reshape(held.shape)
+            return dense.astype(dense.dtype.newbyteorder("="), copy=False)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InvalidGraph(
+                f"graph {self._name}: constant {str(name)[:80]}: no array ({error}); pass numbers"
+            ) from error
 
     def _take(self, name: str) -> str:
         check_label(f"graph {self._name}: value", name)

@@ -7,6 +7,7 @@ Invariant: no node is claimed twice; every refusal is kept with its reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,18 +18,28 @@ from farm.graph.guard import BackendMisbehavedError, Guard
 from farm.graph.match import Match, match_at
 from farm.graph.pattern import Either, Op, Pattern, PatternNode, Wildcard
 
+CPU = "cpu"
+"""What runs the rest; no backend may be called so."""
 MAX_REASON = 500
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 NO_REASON = "refused without a reason"
 
 
 @dataclass(slots=True)
 class Asked:
-    """One backend, and what it said of itself."""
+    """One backend, and what it said of itself.
+
+    Attributes
+    ----------
+    roots
+        For each pattern the operators that a match of it may end with.
+    """
 
     backend: Backend
     guard: Guard
     name: str
     patterns: tuple[Pattern, ...] = ()
+    roots: tuple[frozenset[str], ...] = ()
     joins: bool = False
     knobs: Knobs = field(default_factory=dict)
 
@@ -53,15 +64,23 @@ class Claims:
 
     def refuse(self, nodes: Sequence[Node], reason: str) -> None:
         """Note why nodes were not taken, each reason once."""
+        line = _one_line(reason)
         for node in nodes:
             known = self.reasons.setdefault(node.name, [])
-            if reason not in known:
-                known.append(reason)
+            if line not in known:
+                known.append(line)
 
     def complain(self, problem: str) -> None:
         """Note what a backend did wrong, each once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
+        line = _one_line(problem)
+        if line not in self.problems:
+            self.problems.append(line)
+
+
+def _one_line(text: str) -> str:
+    """Return what a backend said as one line that shows in a table."""
+    words = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
 def ask(backends: Sequence[Backend], limit_s: float, claims: Claims) -> list[Asked]:
@@ -72,8 +91,9 @@ def ask(backends: Sequence[Backend], limit_s: float, claims: Claims) -> list[Ask
         asked = Asked(backend, guard, guard.name)
         try:
             name = guard.call("name", lambda b=backend: b.name)
-            if not isinstance(name, str) or not name.isidentifier() or len(name) > 40:
-                raise _nonsense(asked, "name", name, "a C identifier of at most 40 letters")
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or name == CPU:
+                wanted = f"a C identifier of at most 40 letters, not {CPU}"
+                raise _nonsense(asked, "name", name, wanted)
             if any(other.name == name for other in found):
                 raise _nonsense(asked, "name", name, "one that no other backend has")
             asked.name = guard.name = name
@@ -91,6 +111,7 @@ def _read(asked: Asked) -> None:
         sound = isinstance(pattern, Pattern) and isinstance(pattern.name, str)
         if not sound or type(pattern.priority) is not int or not callable(pattern.check):
             raise _nonsense(asked, "patterns", pattern, "Pattern objects")
+    roots = asked.guard.call("patterns", lambda: tuple(_operators(it.root) for it in patterns))
     joins = asked.guard.call("joins", lambda: backend.joins)
     if not isinstance(joins, bool):
         raise _nonsense(asked, "joins", joins, "True or False")
@@ -99,7 +120,7 @@ def _read(asked: Asked) -> None:
         plain = all(isinstance(value, bool | int | float | str) for value in values)
         if not isinstance(name, str) or not values or not plain:
             raise _nonsense(asked, "knobs", {name: values}, "values for each name")
-    asked.patterns, asked.joins, asked.knobs = patterns, joins, knobs
+    asked.patterns, asked.roots, asked.joins, asked.knobs = patterns, roots, joins, knobs
 
 
 def _nonsense(asked: Asked, what: str, value: object, wanted: str) -> BackendMisbehavedError:
@@ -122,9 +143,8 @@ def claim(graph: Graph, asked: Sequence[Asked], claims: Claims) -> None:
     for _, place, number in order:
         each = asked[place]
         pattern = each.patterns[number]
-        roots = _operators(pattern.root)
         for node in reversed(graph.nodes):
-            if node.name in free and node.operator in roots:
+            if node.name in free and node.operator in each.roots[number]:
                 match = _match(graph, node, each, pattern, free, claims)
                 if match is not None:
                     claims.taken.append((place, match))
@@ -136,11 +156,11 @@ def _match(
 ) -> Match | None:
     """Return a match that ends at a node and that its backend takes; note why not."""
     label = f"{asked.name}: {pattern.name}"
+    what = f"pattern {pattern.name}"
     try:
-        if _asks(pattern.root):
-            found = asked.guard.call(f"pattern {pattern.name}", match_at, pattern, graph, node)
-        else:  # nobody else's code runs
-            found = match_at(pattern, graph, node)
+        others = asked.guard.here(what, _asks, pattern.root)
+        call = asked.guard.call if others else asked.guard.here
+        found = call(what, match_at, pattern, graph, node)
     except BackendMisbehavedError as error:
         claims.complain(str(error))
         claims.refuse([node], str(error))

@@ -71,7 +71,7 @@ def from_json(data: bytes | str) -> Graph:
     if len(data) > MAX_JSON_BYTES:
         raise _wrong(f"{len(data)} bytes; use at most {MAX_JSON_BYTES}")
     try:
-        value = json.loads(data)
+        value = json.loads(data, object_pairs_hook=_pairs)
     except (ValueError, RecursionError) as error:
         raise _wrong(f"no JSON ({error}); pass what to_json gave") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -101,6 +101,16 @@ def _wrong(problem: str) -> InvalidGraph:
     return InvalidGraph(f"graph document: {problem}")
 
 
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object each of whose keys is there once."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _wrong(f"{name[:80]!r} is there twice; keep one")
+        found[name] = value
+    return found
+
+
 def _type_object(kind: ValueType) -> dict[str, object]:
     found: dict[str, object] = {"shape": list(kind.shape), "dtype": str(kind.dtype)}
     if kind.quantisation is not None:
@@ -125,7 +135,9 @@ def _array_object(array: Array) -> dict[str, object]:
 
 def _object(what: str, value: object, keys: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or set(value) != keys:
-        has = sorted(map(str, value))[:20] if isinstance(value, dict) else type(value).__name__
+        has: object = type(value).__name__
+        if isinstance(value, dict):
+            has = sorted(name[:80] for name in value)[:20]
         raise _wrong(f"{what} has {has}; it needs exactly {sorted(keys)}")
     return value
 

@@ -78,7 +78,7 @@ class Match:
 
 
 Bindings = dict[int, str]
-"""For each wildcard and node of a pattern, by its identity, the value that it stands for."""
+"""For each part of a pattern, by its identity, the value that it stands for."""
 
 
 def match_at(pattern: Pattern, graph: Graph, node: Node) -> Match | str | None:
@@ -113,7 +113,7 @@ class _Search:
         if self.steps > MAX_STEPS:
             return
         self.patterns[id(pattern)] = pattern
-        if id(pattern) in bound and not isinstance(pattern, Either):
+        if id(pattern) in bound:
             if bound[id(pattern)] == value:
                 yield bound
             return
@@ -123,7 +123,8 @@ class _Search:
                     yield {**bound, id(pattern): value}
             case Either(options):
                 for option in options:
-                    yield from self.walk(option, value, bound)
+                    for here in self.walk(option, value, bound):
+                        yield {**here, id(pattern): value}
             case Op():
                 yield from self._op(pattern, value, bound)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from farm.errors import FarmError, InvalidInput, UnsupportedFunction
 from farm.graph.backend import Backend, Option, Options, Region, complete_options
-from farm.graph.claims import MAX_REASON, Asked, Claims, ask, claim
+from farm.graph.claims import CPU, MAX_REASON, Asked, Claims, ask, claim
 from farm.graph.code import Code, checked
 from farm.graph.cost import cpu_seconds
 from farm.graph.graph import Graph, Node, extract
@@ -23,7 +23,6 @@ from farm.graph.guard import DEFAULT_LIMIT_S, BackendMisbehavedError
 from farm.graph.match import Match
 from farm.graph.waves import connected, in_order, waves
 
-CPU = "cpu"
 MAX_CPU_NODES = 16
 """Nodes of one CPU function: more would only make it slow to schedule."""
 MAX_VALUES = 56
@@ -262,10 +261,10 @@ class _Work:
             if not isinstance(error.__cause__, FarmError):  # that says that it does not know
                 self.claims.complain(str(error))
             return None
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        number = type(seconds) in (int, float)  # no class of theirs, which may do anything
         if isinstance(seconds, int | float) and number and 0 <= seconds <= MAX_SECONDS:
             return float(seconds)
-        shown = seconds if number else type(seconds).__name__
+        shown = f"{seconds:.3e}" if isinstance(seconds, float) else type(seconds).__name__
         self.claims.complain(
             f"backend {asked.name}: its predict gave nonsense ({shown}); give seconds"
         )

@@ -164,7 +164,7 @@ def make_plan(partition: Partition) -> Plan:
     """Lay out the execution of a partition."""
     graph = partition.graph
     constants: dict[str, Array] = {}
-    steps = tuple(_step(placed, constants) for placed in partition.regions)
+    steps = tuple(_step(placed, graph, constants) for placed in partition.regions)
     uses = _Uses(graph, steps)
     cuts = _cuts(uses)
     segments = tuple(
@@ -174,14 +174,18 @@ def make_plan(partition: Partition) -> Plan:
     return Plan(partition, segments, constants)
 
 
-def _step(placed: Placed, constants: dict[str, Array]) -> Step:
+def _step(placed: Placed, graph: Graph, constants: dict[str, Array]) -> Step:
     region = placed.region.graph
     own = {id(array): name for name, array in region.constants.items()}
     arrays = list(region.constants.values()) if placed.code is None else placed.code.constants
     names = []
     for place, array in enumerate(arrays):
-        names.append(own.get(id(array), f"{region.name}/{place}"))
-        constants[names[-1]] = array
+        packed = f"{region.name}/{place}"
+        while packed in graph.constants:
+            packed += "'"
+        name = own.get(id(array), packed)
+        names.append(name)
+        constants[name] = array
     return Step(placed, region.inputs, tuple(names), region.outputs)
 
 

@@ -68,7 +68,7 @@ def compute(graph: Graph, node: Node, operands: Sequence[Array]) -> Array:
 def checked_inputs(graph: Graph, inputs: Sequence[Array] | Mapping[str, Array]) -> dict[str, Array]:
     """Return the inputs of a graph by name, checked; raises as `execute`."""
     if isinstance(inputs, Mapping):
-        unknown = sorted(set(inputs) - set(graph.inputs))
+        unknown = sorted(str(name) for name in set(inputs) - set(graph.inputs))
         missing = [name for name in graph.inputs if name not in inputs]
         if unknown or missing:
             what = f"no input {unknown[0]}" if unknown else f"input {missing[0]} is missing"

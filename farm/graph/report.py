@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from farm.graph.partition import CPU, Partition
+from farm.graph.claims import CPU
+from farm.graph.partition import Partition
 from farm.graph.run import Measured
 
 

@@ -100,8 +100,9 @@ class TargetBackend:
 def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
     """Return a layer as a function whose product is ``A[i, k] * W[k, j]``, and its constants in that form."""
     nodes: list[Node] = []
-    types, constants = dict(graph.types), dict(graph.constants)
+    types, turned = dict(graph.types), dict[str, str]()
     for node in graph.nodes:
+        at = len(nodes)
         if node.operator == "dense":
             x, weight, *bias = node.inputs
             product = f"{node.output[:200]}/product" if bias else node.output
@@ -114,9 +115,17 @@ def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
             nodes.append(node)
             if node.operator != "matmul" or not node.attributes["transpose_b"]:
                 continue
-            nodes[-1] = Node(node.name, "matmul", node.inputs, node.output)
-            weight = node.inputs[1]
-        constants[weight] = np.ascontiguousarray(np.swapaxes(constants[weight], -1, -2))
-        types.pop(weight, None)  # its quantisation's axis moved
+            x, weight = node.inputs
+        turned[weight] = f"{weight[:200]}/turned"  # others may read it as it is
+        nodes[at] = replace(nodes[at], inputs=(x, turned[weight]), attributes={})
+    read = {value for node in nodes for value in node.inputs}
+    constants: dict[str, Array] = {}
+    for name, array in graph.constants.items():
+        if name in turned:
+            constants[turned[name]] = np.ascontiguousarray(np.swapaxes(array, -1, -2))
+        if name in read:
+            constants[name] = array
+        else:
+            types.pop(name, None)
     packed = Graph(graph.name, tuple(nodes), graph.inputs, graph.outputs, types, constants)
     return lower(packed), tuple(packed.constants.values())

@@ -148,10 +148,15 @@ def value_type(
 
 
 def type_of_array(array: Array, quantisation: Quantisation | None = None) -> ValueType:
-    """Return the type of an array; raises InvalidGraph if no value has such elements."""
-    if not isinstance(array, np.ndarray) or array.dtype.name not in {str(kind) for kind in DType}:
-        what = getattr(array, "dtype", type(array).__name__)
+    """Return the type of an array; raises InvalidGraph if no value has such elements, in this machine's byte order."""
+    if not isinstance(array, np.ndarray):
+        raise InvalidGraph(f"constant: {type(array).__name__} is no array; pass numpy.array of it")
+    if array.dtype.name not in {str(kind) for kind in DType}:
         raise InvalidGraph(
-            f"constant: {what} cannot be held; use one of {', '.join(map(str, DType))}"
+            f"constant: {array.dtype} cannot be held; use one of {', '.join(map(str, DType))}"
+        )
+    if not array.dtype.isnative:
+        raise InvalidGraph(
+            f"constant: {array.dtype} is in another machine's byte order; convert it with astype({array.dtype.name!r})"
         )
     return value_type(tuple(map(int, array.shape)), array.dtype.name, quantisation)

@@ -136,6 +136,14 @@ def test_layer_of_any_form_is_one_region_of_the_accelerator(changes: dict[str, A
     assert next(iter(targets.values())) == "ea -config=ea8"
 
 
+def test_constant_that_is_weight_and_operand_stays_what_it_is_as_operand() -> None:
+    b = GraphBuilder("square")
+    w = b.constant(whole(6, 6), "w")
+    built, targets = check(b.finish(b.op("dense", w, w)), [TargetBackend("ea")])
+    assert {p.region.backend for p in built.partition.regions} == {"ea"}, built.partition.reasons
+    assert next(iter(targets.values())).startswith("ea")
+
+
 def test_layer_that_the_accelerator_refuses_says_why_and_runs_on_the_cpu() -> None:
     built, _ = check(layer(dtype="uint8", bias="none", scaled=False), [TargetBackend("ea")])
     assert {p.region.backend for p in built.partition.regions} == {"cpu"}

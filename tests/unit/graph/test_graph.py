@@ -93,6 +93,8 @@ CIRCLE = (Node("a", "add", ("x", "q"), "p"), Node("b", "relu", ("p",), "q"))
             "unknown attribute 'base'; it has none",
         ),
         ({"constants": {"c": np.zeros(2, np.complex64)}}, "constant: complex64 cannot be held"),
+        ({"constants": {"c": np.int8(1)}}, "constant: int8 is no array; pass numpy.array of it"),
+        ({"constants": {"c": [1, 2]}}, "constant: list is no array"),
         (
             {"constants": {"c": np.zeros(2, np.int8)}, "types": {"x": F, "p": F, "q": F, "c": F}},
             r"constant c is int8\[2\], its type says float32",
@@ -140,6 +142,57 @@ def test_builder_refuses_at_the_call_and_goes_on() -> None:
         b.type_of("z")
     y = b.op("exp", x, name="y")  # the name is still free
     assert b.finish(y).outputs == ("y",)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "uint64", "float16", "float32", "float64"])
+def test_constant_of_another_byte_order_is_converted_by_the_builder_and_refused_elsewhere(
+    dtype: str,
+) -> None:
+    other = np.dtype(dtype).newbyteorder()
+    values = np.arange(6).reshape(2, 3).astype(other)
+    b = GraphBuilder("g")
+    x = b.input("x", (2, 3), dtype)
+    graph = b.finish(b.op("add", x, b.constant(values, "c")))
+    assert graph.constants["c"].dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(graph.constants["c"], values)
+    np.testing.assert_array_equal(from_json(to_json(graph)).constants["c"], values)
+    with pytest.raises(InvalidGraph, match="another machine's byte order; convert it"):
+        chain(constants={"c": values})
+
+
+def test_constants_of_any_strides_survive_a_document() -> None:
+    values = np.arange(24, dtype=np.int16).reshape(4, 6)
+    for some in (
+        values[::-1],
+        values[:, ::2],
+        values.T,
+        values[1:2, 3:4],
+        values[2, 3:4].reshape(()),
+    ):
+        again = from_json(to_json(chain(constants={"c": some})))
+        np.testing.assert_array_equal(again.constants["c"], some)
+
+
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (np.zeros((2, 3), np.float32), "operand ndarray is no value; pass its name"),
+        (None, "operand NoneType is no value"),
+        (["x"], "operand list is no value"),
+        ("y", "no value 'y'; make it first"),
+    ],
+)
+def test_operand_that_is_no_name_is_refused(operand: Any, message: str) -> None:
+    b = GraphBuilder("g")
+    b.input("x", (2, 3))
+    with pytest.raises(InvalidGraph, match=message):
+        b.op("relu", operand)
+
+
+@pytest.mark.parametrize("array", [[[1], [1, 2]], [object()], 10**400, ["text"]])
+def test_constant_that_is_no_array_of_numbers_is_refused(array: Any) -> None:
+    with pytest.raises(InvalidGraph, match="constant"):
+        GraphBuilder("g").constant(array)
 
 
 def test_builder_tells_what_quantised_values_stand_for() -> None:
@@ -248,6 +301,22 @@ def test_document_with_a_wrong_field_is_refused_with_its_place(
     inner[path[-1]] = value
     with pytest.raises(InvalidGraph, match=message):
         from_json(json.dumps(document))
+
+
+def test_document_with_a_key_twice_is_refused(pair: Graph) -> None:
+    text = to_json(pair).decode()
+    for key in ('"name":"pair"', '"dtype":"int8"', '"transpose_a":false'):
+        if key in text:
+            twice = text.replace(key, f"{key},{key}", 1)
+            with pytest.raises(InvalidGraph, match="is there twice; keep one"):
+                from_json(twice)
+
+
+def test_message_about_keys_is_short_however_long_they_are(pair: Graph) -> None:
+    value = json.loads(to_json(pair)) | {"k" * 100_000: 1}
+    with pytest.raises(InvalidGraph, match="it needs exactly") as error:
+        from_json(json.dumps(value))
+    assert len(error.value.message) < 2000
 
 
 def test_document_that_is_too_long_is_not_even_parsed() -> None:

@@ -29,6 +29,7 @@ from farm.graph import (
 )
 from farm.graph.guard import BackendMisbehavedError, Guard
 from farm.graph.lower import lower
+from farm.graph.pattern import Either, Op
 from farm.ir import Function, Role
 
 SHORT_S = 0.05  # of calls that never return; all others end at once
@@ -96,6 +97,66 @@ def broken(where: str, how: Callable[..., Any]) -> Any:
     else:
         setattr(backend, where, how)
     return backend
+
+
+def deep(*_: Any) -> Any:
+    inner = any_op("relu")
+    for _level in range(2000):
+        inner = op("relu", inner)
+    return [Pattern("deep", inner)]
+
+
+class Number(float):
+    """A number whose comparisons raise."""
+
+    def __le__(self, other: object) -> bool:
+        raise RuntimeError("boom")
+
+    __ge__ = __le__
+
+
+@pytest.mark.parametrize("name", ["é", "a b", "", "cpu", "1", "a" * 41, "a-b"])
+def test_name_that_no_function_could_have_costs_only_its_own_regions(name: str) -> None:
+    bad = Takes(name, frozenset({"r"}))
+    parts = partition(graph(), [bad, Takes("good", frozenset({"s"}))])
+    (problem,) = parts.problems
+    assert "its name gave nonsense" in problem
+    assert parts.region_of("r").region.backend == "cpu"
+    assert parts.region_of("s").region.backend == "good"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [10**5000, -(10**5000), Number(1), float("nan"), "1", True],
+    ids=lambda it: type(it).__name__,
+)
+def test_prediction_that_is_no_number_is_a_problem(number: Any) -> None:
+    bad = broken("predict", lambda *_: number)
+    parts = partition(graph(), [bad])
+    assert [p for p in parts.problems if "its predict gave nonsense" in p]
+    assert {p.predicted_s for p in parts.regions if p.code is not None} == {None}
+
+
+def test_pattern_that_is_too_deep_is_a_problem() -> None:
+    parts = partition(graph(), [broken("patterns", deep), Takes("good", frozenset({"s"}))])
+    assert any("raised RecursionError" in problem for problem in parts.problems)
+    assert parts.region_of("s").region.backend == "good"
+
+
+@pytest.mark.parametrize(
+    "root", [None, 7, Op(7, None), Op(("relu",), 7), Op(("relu",), None, 7), Either(7)]
+)
+def test_pattern_made_of_anything_is_a_problem_or_matches_nothing(root: Any) -> None:
+    bad = broken("patterns", lambda *_: [Pattern("p", root)])
+    assert all_on_cpu(partition(graph(), [bad]))
+
+
+def test_what_backends_say_is_one_line() -> None:
+    def check(_: Any) -> str:
+        return "too\n  large\x1b[2J\0 by\tfar"
+
+    parts = partition(graph(), [broken("check", check)])
+    assert parts.reasons["r"] == "bad: p: too large?[2J? by far"
 
 
 HOOKS = ["patterns", "joins", "knobs", "name", "check", "compile"]

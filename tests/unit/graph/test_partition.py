@@ -19,6 +19,8 @@ from farm.graph import (
     GraphBuilder,
     Partition,
     Pattern,
+    Plan,
+    Region,
     any_op,
     execute,
     make_plan,
@@ -27,9 +29,9 @@ from farm.graph import (
     placement,
     wildcard,
 )
+from farm.graph.claims import CPU
 from farm.graph.graph import extract
 from farm.graph.lower import lower
-from farm.graph.partition import CPU
 from farm.graph.plan import MAX_PARAMS
 from farm.graph.waves import connected, in_order, waves
 
@@ -315,6 +317,33 @@ def test_buffers_are_shared_by_values_that_do_not_live_at_once() -> None:
     assert plan.buffer_bytes == 2 * 4000
     (segment,) = plan.segments
     assert [b.lifetimes[:2] for b in segment.buffers] == [((0, 1), (2, 3)), ((1, 2), (3, 4))]
+
+
+class Packs(Takes):
+    """Gets its constant packed: as another array than the graph's."""
+
+    def compile(self, region: Region, options: Any) -> FunctionCode:
+        (array,) = region.graph.constants.values()
+        return FunctionCode(lower(region.graph), "llvm", (array + 1,))
+
+
+def test_packed_array_takes_no_constants_name() -> None:
+    """It is named after its region; a constant of the graph may have just that name."""
+    packs = Packs("acc", frozenset("y"))
+
+    def plan_with(name: str) -> Plan:
+        b = GraphBuilder("net")
+        c = b.constant(np.int32([2, 3, 4, 5]), name)
+        graph = b.finish(b.op("add", b.op("multiply", b.input("x", (4,), "int32"), c, name="y"), c))
+        return make_plan(partition(graph, [packs]))
+
+    first, _ = plan_with("c").steps
+    plan = plan_with(first.constants[0])
+    held = {step.placed.region.backend: plan.constants[step.constants[0]] for step in plan.steps}
+    assert {name: array.tolist() for name, array in held.items()} == {
+        "acc": [3, 4, 5, 6],
+        CPU: [2, 3, 4, 5],
+    }
 
 
 def test_lowered_region_keeps_the_order_of_its_interface() -> None:

@@ -137,6 +137,20 @@ def test_either_takes_the_first_that_matches() -> None:
     assert names(found) == ["six"]
 
 
+def test_either_that_stands_twice_stands_for_one_value() -> None:
+    b = GraphBuilder("g")
+    x, y = b.input("x", (2,)), b.input("y", (2,))
+    some, other = b.op("exp", x, name="some"), b.op("tanh", y, name="other")
+    twice = b.op("multiply", some, some, name="twice")
+    graph = b.finish(twice, b.op("multiply", some, other, name="two"))
+    one = either(op("exp", wildcard()), op("tanh", wildcard()), wildcard())
+    found = matched(graph, op("multiply", one, one), "two")
+    assert found is None
+    apart = op("multiply", either(wildcard()), either(wildcard()))
+    assert names(matched(graph, apart, "two")) == ["two"]
+    assert names(matched(graph, op("multiply", one, one), "twice")) == ["twice"]
+
+
 def test_output_of_the_graph_inside_a_match_is_not_used_up() -> None:
     b = GraphBuilder("g")
     x = b.input("x", (2,))
