@@ -47,7 +47,12 @@ def list_them(output: Output) -> None:
     """  # noqa: D301 - click's mark
     found = [_described(name) for name in _all_names()]
     rows = [
-        (str(it["name"]), f"{it['package']} {it['version']}", *_words(it), str(it["problem"]))
+        (
+            str(it["name"]),
+            f"{it['package']} {it['version']}",
+            *_words(it),
+            " ".join(str(it["problem"]).split()),
+        )
         for it in found
     ]
     text = table(("NAME", "PACKAGE", "WAYS", "CONFIGURATIONS", "TIMES", "PROBLEM"), rows)

@@ -15,7 +15,7 @@ import click
 
 from farm.cli.connection import connect, tracker_option
 from farm.cli.files import EXISTING_FILE, writable_folder
-from farm.cli.output import Output, output_option
+from farm.cli.output import Output, others_code, output_option
 from farm.core.limits import MAX_REPEAT
 from farm.errors import InvalidInput, KernelFailed
 
@@ -120,13 +120,14 @@ def place_file(
     from farm.graph import partition, placement
 
     graph, own = read_graph(file)
-    parts = partition(
-        graph,
-        _backends(names, own),
-        options=_options(settings),
-        strict=strict,
-        only_faster=only_faster,
-    )
+    with others_code():
+        parts = partition(
+            graph,
+            _backends(names, own),
+            options=_options(settings),
+            strict=strict,
+            only_faster=only_faster,
+        )
     report = placement(parts)
     output.result(report.to_json(), report.to_text())
 
@@ -200,11 +201,17 @@ def run_file(
     from farm.graph import GraphModule, build_graph, execute, placement
 
     graph, own = read_graph(file)
-    backends, options = _backends(names, own), _options(settings)
+    options = _options(settings)
     arrays = _inputs(graph, inputs, seed)
     folder = writable_folder(save) if save is not None else None
     wanted = execute(graph, arrays)
-    with output.steps("building") as steps, _records(tuned) as records, connect(tracker) as client:
+    with (
+        output.steps("building") as steps,
+        _records(tuned) as records,
+        connect(tracker) as client,
+        others_code(),
+    ):
+        backends = _backends(names, own)
         steps.say(f"building {graph.name}")
         built = build_graph(
             graph,
@@ -265,8 +272,16 @@ def read_graph(path: Path) -> tuple[Graph, Sequence[Backend]]:
 
 
 def _backends(names: Sequence[str], own: Sequence[Backend]) -> Sequence[Backend]:
-    known = {backend.name: backend for backend in own}
-    return [known.get(name) or _installed(name) for name in names] if names else own
+    return [_own(name, own) or _installed(name) for name in names] if names else own
+
+
+def _own(name: str, own: Sequence[Backend]) -> Backend | None:
+    """Return the file's backend of a name; one that cannot even say its name is none."""
+    for backend in own:
+        with contextlib.suppress(Exception):
+            if backend.name == name:
+                return backend
+    return None
 
 
 def _installed(name: str) -> Backend:
@@ -318,17 +333,24 @@ def _inputs(graph: Graph, inputs: Sequence[str], seed: int | None) -> list[Array
     from farm.artifact import ParamSpec, Signature
     from farm.cli.run import input_arrays
 
-    params = []
+    params, plain = [], _plain_names(graph.inputs)
     for name in graph.inputs:
         kind = graph.types[name]
-        params.append(ParamSpec(_file_name(name), str(kind.dtype), kind.shape, "input"))
+        params.append(ParamSpec(plain[name], str(kind.dtype), kind.shape, "input"))
     return input_arrays(Signature(tuple(params)), inputs, seed)
 
 
-def _file_name(value: str) -> str:
-    """Return a value's name as a C identifier, which files and options are named after."""
-    plain = re.sub(r"\W", "_", value, flags=re.ASCII)
-    return f"_{plain}" if plain[0].isdigit() else plain
+def _plain_names(values: Sequence[str]) -> dict[str, str]:
+    """Return values' names as C identifiers, each another one, which files and options are named after."""
+    found: dict[str, str] = {}
+    for value in values:
+        plain = re.sub(r"\W", "_", value, flags=re.ASCII)
+        wanted = f"_{plain}" if plain[0].isdigit() else plain
+        number = 1
+        while (name := wanted if number == 1 else f"{wanted}_{number}") in found.values():
+            number += 1
+        found[value] = name
+    return found
 
 
 def _agrees(found: Array, wanted: Array) -> bool:
@@ -351,10 +373,10 @@ def _result(
 ) -> tuple[dict[str, Any], str]:
     from farm.cli.run import outputs_json, outputs_lines, save_outputs
 
-    names = [_file_name(value) for value in built.graph.outputs]
+    names = list(_plain_names(built.graph.outputs).values())
     paths = save_outputs(folder, names, found) if folder is not None else {}
     if folder is not None:
-        built.artifact.save(folder / f"{_file_name(built.graph.name)}.farm")
+        built.artifact.save(folder / f"{_plain_names([built.graph.name])[built.graph.name]}.farm")
     outputs = outputs_json(names, found, paths)
     value = {
         "artifact": str(built.artifact.digest),

@@ -65,7 +65,10 @@ EXIT_USAGE = 2
 EXIT_INTERNAL = 6
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as a shell reports a process that SIGPIPE ended
-_USERS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS)
+_USERS = (
+    *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.EROFS),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ETXTBSY),
+)
 _DISKS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 EPILOG = """\
@@ -187,7 +190,10 @@ def _fail(error: Exception, *, json: bool) -> int:
 
 
 def _open_streams() -> None:
-    """Put the null device where a standard stream is closed: a file opened later would take its number."""
+    """Make the standard streams take whatever is printed.
+
+    The null device is put where one is closed: a file opened later would take its number.
+    """
     for number in range(3):
         try:
             os.fstat(number)
@@ -197,6 +203,8 @@ def _open_streams() -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - as long as the process
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # names may be no text
 
 
 def _forget_streams() -> None:

@@ -88,6 +88,13 @@ class _Live:
         self._progress.update(self._task, completed=done, total=total)
 
 
+@contextlib.contextmanager
+def others_code() -> Iterator[None]:
+    """Keep standard output for the result while code of others runs in this process."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
 def output_option(command: _Command) -> _Command:
     """Add ``-o/--output``, which arrives as the argument ``output``."""
     option = click.option(
@@ -131,8 +138,16 @@ def show_error(
 
 
 def to_json(value: Mapping[str, object]) -> str:
-    """Return one JSON document, indented; raises ValueError for a number that JSON cannot express."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    """Return one JSON document, indented; raises ValueError for a number that JSON cannot express.
+
+    Letters are written as they are where standard output takes them, else as JSON's escapes.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # another encoding, or a file's name that is no text
+        return json.dumps(value, indent=2, allow_nan=False)
+    return text
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.building import Request
+from farm.cli.output import others_code
 from farm.errors import FarmError, InvalidInput
 from farm.ir import Function
 from farm.ir.declaration import SUFFIXES, read_source
@@ -104,7 +105,7 @@ def _as_script(path: Path) -> Iterator[None]:
     sys.path.insert(0, str(path.parent.absolute()))
     sys.argv[:] = [str(path)]
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with others_code():
             yield
     finally:
         sys.path[:] = before

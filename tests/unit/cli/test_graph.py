@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from graph_examples import quantised_pair
 
-from farm.graph import to_json
+from farm.graph import GraphBuilder, to_json
 
 OWN = """
 import sys
@@ -95,6 +95,42 @@ def test_files_that_are_no_graph_end_with_2(cli, tmp_path, name, text, message):
     ended = cli("graph", "show", path, "-o", "json")
     assert ended.code == 2
     assert message in ended.error["message"]
+
+
+def test_what_backends_print_or_raise_is_not_in_the_result(cli, own):
+    own.write_text(
+        own.read_text()
+        + """
+class Loud(Takes):
+    @property
+    def patterns(self):
+        print("patterns!")
+        return super().patterns
+    def compile(self, region, options):
+        print("compile!")
+        return super().compile(region, options)
+class Nameless(Takes):
+    name = property(lambda self: 1 / 0)
+    def __init__(self):
+        pass
+backends = [Nameless(), Loud("loud", frozenset({"bent"}))]
+"""
+    )
+    ended = cli("graph", "place", own, "-o", "json")
+    assert [r["backend"] for r in ended.json["regions"] if r["backend"] != "cpu"] == ["loud"]
+    assert "compile!" in ended.err
+    assert any("ZeroDivisionError" in problem for problem in ended.json["problems"])
+    ended = cli("graph", "place", own, "--backend", "loud", "-o", "json")
+    assert (ended.code, ended.json["problems"]) == (0, [])
+
+
+def test_values_whose_names_are_alike_have_inputs_of_their_own(cli, tmp_path):
+    b = GraphBuilder("g")
+    values = [b.input(name, (2,)) for name in ("a.b", "a_b", "a b", "9")]
+    total = b.op("concat", *values)
+    (tmp_path / "g.json").write_bytes(to_json(b.finish(total)))
+    message = cli("graph", "run", tmp_path / "g.json", "-o", "json").error["message"]
+    assert "missing a_b: float32[2], a_b_2: float32[2], a_b_3: float32[2], _9:" in message
 
 
 def test_backends_that_are_no_list_end_with_2(cli, own):
