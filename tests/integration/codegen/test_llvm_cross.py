@@ -45,6 +45,8 @@ TARGETS = {
     "wasm": "wasm",
     "opencl": "opencl",
 }
+CPUS = [machine for machine in TARGETS if machine != "opencl"]
+"""Those that take C, and calls of other functions."""
 BITS = (BinaryOp.AND, BinaryOp.OR, BinaryOp.XOR)
 FLOAT_OPS = (*(BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV), BinaryOp.MIN, BinaryOp.MAX)
 OPERATIONS = {
@@ -214,9 +216,8 @@ def test_operations_elsewhere_equal_interpreter(machine, module):
         )
 
 
-def test_calls_and_static_inner_buffers_elsewhere_equal_interpreter(machine, module):
-    if machine == "opencl":
-        pytest.skip("functions of an accelerator call nothing")
+@pytest.mark.parametrize("machine", CPUS, indirect=True)
+def test_calls_and_static_inner_buffers_elsewhere_equal_interpreter(module):
     x = np.arange(20_000, dtype=np.int32)
     library = {"large_inner": large_inner(private=False)}
     assert np.array_equal(
@@ -263,9 +264,8 @@ def test_sums_of_four_products_at_once_equal_the_interpreter(tmp_path):
             )
 
 
+@pytest.mark.parametrize("machine", CPUS, indirect=True)
 def test_what_c_gets_of_the_library_has_cs_values_elsewhere(machine, tmp_path):
-    if machine == "opencl":
-        pytest.skip("C is for CPUs")
     pytest.importorskip("ziglang", reason="ziglang is missing: install kernel-farm[cross]")
     target = Target.parse(TARGETS[machine])
     (function,) = functions_of("needy.c", needy.SOURCE, [needy.DECLARED])
