@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import secrets
 import stat
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from farm.errors import InvalidInput
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part; as `replacing`."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, private: bool = True) -> Iterator[BinaryIO]:
+    """Give a file to write into, which takes the place of `path` when the context ends well.
+
+    A link is followed. What is there and is no regular file, such as a pipe or ``/dev/null``, is written to as it is.
+
+    Parameters
+    ----------
+    private
+        Whether no other user may read it; else that follows from the umask.
 
     Raises
     ------
     OSError
         The disk is full or the folder cannot be written; nothing is left behind.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            yield stream
+        return
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(temporary, flags, 0o600 if private else 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_apart(out: Path, source: Path) -> None:
+    """Raise InvalidInput if writing to `out` would take the place of `source`, which it is made from."""
+    if out.exists() and source.exists() and out.samefile(source):
+        raise InvalidInput(f"{out}: this is what would be read ({source}); name another file")
 
 
 def private_folder(path: Path) -> None:
