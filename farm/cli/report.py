@@ -31,10 +31,13 @@ def command(database: Path, out: Path, title: str, output: Output) -> None:
     \b
     JSON: {"path"}
     """  # noqa: D301 - click's mark
-    from farm.core.files import write_atomic
+    from farm.core.files import check_apart, replacing
     from farm.tune import Records
     from farm.tune.report import report
 
+    check_apart(out, database)
     with Records(database, create=False) as records:
-        write_atomic(out, report(records, title=title).encode())
+        page = report(records, title=title)
+    with replacing(out, private=False) as file:
+        file.write(page.encode(errors="replace"))
     output.result({"path": str(out)}, str(out))

@@ -11,11 +11,13 @@ Version history of the tables: 1 - first.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, OperationalError
@@ -34,6 +36,9 @@ APPLICATION_ID = 0x4B46_5243
 """Marks a SQLite file as a database of records."""
 WAIT_S = 60.0
 BATCH = 500
+
+_READS = "reads"
+"""Option of connections that only read."""
 
 metadata = sa.MetaData()
 _KEY = ("workload", "target", "host", "cache", "toolchain")
@@ -78,7 +83,8 @@ class Records:
     Parameters
     ----------
     path
-        The file; a new one is made. Its folder also holds ``-wal`` and ``-shm`` while it is open.
+        The file; a new one is made. Its folder also holds ``-wal`` and ``-shm`` while it is open. One that may only be
+        read, or stands in a folder that may, is read as it is.
     create
         Whether a missing file is made.
 
@@ -94,10 +100,16 @@ class Records:
             raise InvalidInput(f"records {self.path}: no such file; name one that exists")
         if not self.path.absolute().parent.is_dir():
             raise InvalidInput(f"records {self.path}: its folder does not exist; create it")
-        url = sa.URL.create("sqlite", database=str(self.path))
+        self._is_shown_only = self.path.exists() and not (
+            os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK)
+        )
+        url = _url(self.path.absolute(), shown_only=self._is_shown_only)
         self._engine = sa.create_engine(url, connect_args={"timeout": WAIT_S})
-        sa.event.listen(self._engine, "connect", _prepare)
+        sa.event.listen(self._engine, "connect", _free if self._is_shown_only else _prepare)
         sa.event.listen(self._engine, "begin", _begin)
+        self._reading = self._engine.execution_options(**{_READS: True})
+        if self._is_shown_only:
+            self._engine = self._reading
         try:
             self._patient(self._open)
         except BaseException:
@@ -233,21 +245,15 @@ class Records:
         self.close()
 
     def _open(self) -> None:
-        with self._engine.begin() as connection:
-            marked = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-            version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-            tables = sa.inspect(connection).get_table_names()
-            if not tables and not marked:
-                metadata.create_all(connection)
-                for table in metadata.tables:
-                    for action in ("UPDATE", "DELETE"):
-                        connection.exec_driver_sql(
-                            f"CREATE TRIGGER {table}_{action.lower()} BEFORE {action} ON {table} "
-                            "BEGIN SELECT RAISE(ABORT, 'records are never changed'); END"
-                        )
-                connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
-                return
+        with self._reading.connect() as connection:
+            known = _marks(connection)
+        if known is None:
+            with self._engine.begin() as connection:
+                known = _marks(connection)  # of who was quicker
+                if known is None:
+                    _create(connection)
+                    return
+        marked, version = known
         if marked != APPLICATION_ID:
             raise InvalidInput(
                 f"records {self.path}: a database of another program; name another file"
@@ -260,7 +266,7 @@ class Records:
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         def read() -> Sequence[sa.Row[Any]]:
-            with self._engine.connect() as connection:
+            with self._reading.connect() as connection:
                 return connection.execute(query).all()
 
         return self._patient(read)
@@ -284,16 +290,33 @@ class Records:
                 raise _unusable(self.path, str(error.orig)) from error
 
 
+def _url(path: Path, *, shown_only: bool) -> sa.URL:
+    if not shown_only:
+        return sa.URL.create("sqlite", database=str(path))
+    # Of one that nobody can write to here nothing is in a log, unless its last writer was killed.
+    log = path.with_name(path.name + "-wal")
+    options = {"uri": "true", "mode": "ro"} | ({} if log.exists() else {"immutable": "1"})
+    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query=options)
+
+
 def _unusable(path: Path, said: str) -> InvalidInput | InfrastructureError:
     if "full" in said or "disk i/o" in said.lower():
         return InfrastructureError(f"records {path}: cannot be written ({said}); look at the disk")
+    if "readonly" in said:
+        return InvalidInput(
+            f"records {path}: may only be read; correct its rights, or name another file"
+        )
     return InvalidInput(
         f"records {path}: cannot be used ({said}); restore it from a copy or an export, or name another file"
     )
 
 
-def _prepare(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's event
+def _free(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's event
     connection.isolation_level = None  # transactions begin where `_begin` says
+
+
+def _prepare(connection: Any, record: Any) -> None:  # noqa: ANN401
+    _free(connection, record)
     cursor = connection.cursor()
     for pragma in (f"busy_timeout={int(WAIT_S * 1000)}", "journal_mode=WAL", "synchronous=FULL"):
         cursor.execute(f"PRAGMA {pragma}")
@@ -302,7 +325,28 @@ def _prepare(connection: Any, _record: Any) -> None:  # noqa: ANN401 - SQLAlchem
 
 def _begin(connection: sa.Connection) -> None:
     # A transaction that only becomes a writer later cannot wait for another: it would be told that it is locked.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _marks(connection: sa.Connection) -> tuple[int, int] | None:
+    """Return whose a database is and its version; None if it is empty."""
+    marked = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    tables = sa.inspect(connection).get_table_names()
+    return (marked, version) if tables or marked else None
+
+
+def _create(connection: sa.Connection) -> None:
+    metadata.create_all(connection)
+    for table in metadata.tables:
+        for action in ("UPDATE", "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {table}_{action.lower()} BEFORE {action} ON {table} "
+                "BEGIN SELECT RAISE(ABORT, 'records are never changed'); END"
+            )
+    connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
 
 def _row(each: Record | Winner, **more: str) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from farm.core.files import check_apart, replacing
 from farm.errors import FarmError, InvalidInput
+from farm.schedule import Trace
 from farm.tune.records.database import Records
 from farm.tune.records.record import (
     Record,
@@ -39,14 +41,17 @@ def export_records(source: Records, path: Path) -> int:
     Raises
     ------
     InvalidInput
-        Parquet is asked for and pyarrow is not installed.
+        Parquet is asked for and pyarrow is not installed, or the file is the database itself.
+    OSError
+        It cannot be written; what was there is left as it was.
     """
+    check_apart(path, source.path)
     if path.suffix == ".parquet":
         return _write_parquet(source, path)
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with replacing(path, private=False) as file:
         for line in _lines(source):
-            file.write(canonical(line) + "\n")
+            file.write(canonical(line).encode() + b"\n")
             count += "record" in line
     return count
 
@@ -134,9 +139,14 @@ def _entry(path: Path, number: int, value: Any) -> Workload | Record | Winner:  
         raise InvalidInput(f"{path}:{number}: neither workload, record nor winner; export it again")
     ((kind, plain),) = value.items()
     try:
-        return _ENTRIES[kind](plain)
+        entry = _ENTRIES[kind](plain)
+        if isinstance(entry, Winner) and entry.trace:
+            Trace.from_json(
+                entry.trace
+            )  # nothing is ever deleted: what no build could use must not come in
     except FarmError as error:
         raise InvalidInput(f"{path}:{number}: {error.message}") from error
+    return entry
 
 
 def _pyarrow() -> Any:  # noqa: ANN401 - of an extra
@@ -169,7 +179,8 @@ def _write_parquet(source: Records, path: Path) -> int:
         ("value", "wall"), arrow.float64()
     )
     schema = arrow.schema(list(kinds.items()), metadata={MARK: str(VERSION)})
-    arrow.parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), path)
+    with replacing(path, private=False) as file:
+        arrow.parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
     return sum(row["kind"] == "record" for row in rows)
 
 
@@ -182,5 +193,5 @@ def _read_parquet(path: Path) -> Iterable[tuple[int, Any]]:
         _check_version(path, {MARK: int(version)} if version.isdecimal() else {})
         rows = table.select(["kind", "plain"]).to_pylist()
         return [(n, {row["kind"]: json.loads(row["plain"])}) for n, row in enumerate(rows, 1)]
-    except (arrow.ArrowException, KeyError, ValueError) as error:
+    except (arrow.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path}: no records in Parquet ({error}); export it again") from error

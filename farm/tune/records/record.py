@@ -11,8 +11,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -22,6 +22,10 @@ from farm.ir import Function, parse, serialise
 from farm.tune.expression import Value
 
 MAX_TEXT = 1 << 20
+MOST = 1e300
+"""Of any number, so that what is computed of it is finite too."""
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a character, which no encoding can express."""
 
 
 class Outcome(StrEnum):
@@ -140,7 +144,7 @@ class Record:
     wall: float = 0.0
 
     def __post_init__(self) -> None:
-        good = self.value is not None and math.isfinite(self.value) and self.value > 0
+        good = self.value is not None and is_number(self.value) and self.value > 0
         if good != (self.outcome is Outcome.OK):
             raise InvalidInput(
                 f"record: outcome {self.outcome} with value {self.value}; ok ones have a number above 0, others none"
@@ -207,6 +211,14 @@ class Winner:
     run: str = ""
     wall: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name in ("value", "ratio", "low", "high"):
+            number = getattr(self, name)
+            if not is_number(number) or number <= 0:
+                raise InvalidInput(
+                    f"winner: bad {name} ({str(number)[:80]}); it is a number above 0"
+                )
+
     def to_plain(self) -> dict[str, Any]:
         """Return it as what JSON has."""
         plain = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -266,6 +278,13 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
+def is_number(value: object) -> bool:
+    """Tell whether a value is a number that databases, JSON and plots can all express."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -MOST <= value <= MOST  # False for what is not a number
+
+
 def checked(plain: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
     """Raise InvalidInput unless a plain form has exactly these fields, each of its kind."""
     if not isinstance(plain, Mapping) or set(plain) != set(known):
@@ -275,13 +294,58 @@ def checked(plain: Mapping[str, Any], known: Mapping[str, Any], what: str) -> No
         value = plain[name]
         wanted = _KINDS.get(str(kind), (dict,))
         wrong = not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted)
-        if wrong or (isinstance(value, float) and not math.isfinite(value)):
-            raise InvalidInput(f"{what}: bad {name} ({str(value)[:80]!r}); it is {kind}")
-        if isinstance(value, str) and len(value) > MAX_TEXT:
-            raise InvalidInput(f"{what}: {name} has {len(value)} letters; {MAX_TEXT} at most")
-    for name, value in plain.get("configuration", {}).items():
-        if not isinstance(value, int | float | str):
-            raise InvalidInput(f"{what}: bad configuration ({name[:80]}={str(value)[:80]!r})")
+        if wrong or not _is_sane(value):
+            raise InvalidInput(f"{what}: bad {name} ({_shown(value)}); it is {kind}")
+        is_right = _INNER.get(name)
+        if is_right is None:
+            continue
+        for key, inner in value.items():
+            if not _is_sane(key) or not is_right(key, inner):
+                raise InvalidInput(f"{what}: bad {name} ({_shown(key)}: {_shown(inner)})")
+
+
+def _is_sane(value: object) -> bool:
+    """Tell whether a text or a number can be kept, and is not too large; anything else is."""
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT and not _HALF.search(value)
+    return not isinstance(value, int | float) or isinstance(value, bool) or is_number(value)
+
+
+def _is_column(value: object) -> bool:
+    """Tell whether a value is a list of numbers; it is looked at as a whole, since there are many."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {int, float}:
+        return False
+    return not value or (
+        min(value) >= -MOST and max(value) <= MOST and not any(map(_is_nan, value))
+    )
+
+
+def _is_nan(value: float) -> bool:
+    return value != value
+
+
+def _is_sample_column(name: str, value: object) -> bool:
+    match name:
+        case "calls":
+            return type(value) is int and 0 < value <= MOST
+        case "observed":
+            return isinstance(value, dict) and all(map(_is_column, value.values()))
+        case _:
+            return _is_column(value)
+
+
+_INNER: dict[str, Callable[[str, Any], bool]] = {
+    "configuration": lambda _, value: isinstance(value, int | float | str) and _is_sane(value),
+    "samples": _is_sample_column,
+    "statistics": lambda _, value: is_number(value),
+    "phases": lambda _, value: is_number(value),
+    "fingerprint": lambda _, value: value is None or (isinstance(value, str) and _is_sane(value)),
+}
+"""What is inside of fields that hold several values, by their names."""
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:80]
 
 
 def _outcome(text: str) -> Outcome:

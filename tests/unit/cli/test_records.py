@@ -62,6 +62,13 @@ def test_report_writes_a_page(cli, database, tmp_path):
     assert "<title>mine</title>" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize("command", [("records", "export"), ("report",)])
+def test_database_is_never_written_over(cli, database, command):
+    ended = cli(*command, database, "--out", database, "-o", "json")
+    assert (ended.code, ended.error["code"]) == (2, "INVALID_INPUT")
+    assert cli("records", "list", database).code == 0
+
+
 @pytest.mark.parametrize("command", [("records", "list"), ("records", "best"), ("report",)])
 def test_file_that_is_no_database_is_refused(cli, tmp_path, command):
     (tmp_path / "bad.db").write_bytes(b"no database" * 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -167,6 +168,7 @@ def test_export_and_import_give_the_same_records(
 
 
 LINES = ['{"kernel_farm_records":1}']
+WINNER = Winner(KEY, "llvm 1", {"width": 8}, "", 2.0, "ns")
 
 
 @pytest.mark.parametrize(
@@ -196,6 +198,32 @@ LINES = ['{"kernel_farm_records":1}']
             [*LINES, json.dumps({"record": {**record().to_plain(), "configuration": {"a": []}}})],
             "bad configuration",
         ),
+        *[
+            ([*LINES, json.dumps({"record": {**record().to_plain(), **changes}})], message)
+            for changes, message in (
+                ({"value": 10**400}, "bad value"),
+                ({"wall": 1e301}, "bad wall"),
+                ({"clock": "\ud800"}, "bad clock"),
+                ({"configuration": {"a": float("nan")}}, "bad configuration"),
+                ({"samples": {"wall_ns": ["1"]}}, "bad samples"),
+                ({"samples": {"wall_ns": [1, float("nan")]}}, "bad samples"),
+                ({"samples": {"calls": 0}}, "bad samples"),
+                ({"samples": {"observed": {"cycles": "many"}}}, "bad samples"),
+                ({"statistics": {"high": "x"}}, "bad statistics"),
+                ({"statistics": {"low": None}}, "bad statistics"),
+                ({"fingerprint": {"cpu": 3}}, "bad fingerprint"),
+                ({"phases": {"time": [1]}}, "bad phases"),
+            )
+        ],
+        *[
+            ([*LINES, json.dumps({"winner": {**WINNER.to_plain(), **changes}})], message)
+            for changes, message in (
+                ({"ratio": 0}, "bad ratio"),
+                ({"high": -1.0}, "bad high"),
+                ({"value": 0.0}, "bad value"),
+                ({"trace": "{}"}, "trace: no object"),
+            )
+        ],
     ],
 )
 def test_import_of_anything_else_is_refused_with_its_line(
@@ -206,6 +234,60 @@ def test_import_of_anything_else_is_refused_with_its_line(
     with pytest.raises(InvalidInput, match=message):
         import_records(records, path)
     assert list(records.find()) == records.workloads() == []
+
+
+@pytest.mark.parametrize("column", [[None], [3], ["no json"], ["[" * 100_000]])
+def test_import_of_parquet_with_something_else_in_it_is_refused(
+    records: Records, tmp_path: Path, column: list[object]
+) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs kernel-farm[parquet]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({"kind": ["record"], "plain": column})
+    marked = table.replace_schema_metadata({"kernel_farm_records": "1"})
+    parquet.write_table(marked, tmp_path / "in.parquet")
+    with pytest.raises(InvalidInput, match="no records in Parquet"):
+        import_records(records, tmp_path / "in.parquet")
+
+
+@pytest.mark.parametrize("name", ["tune.db", "link.jsonl", "link.parquet"])
+def test_export_over_the_database_itself_is_refused(
+    records: Records, tmp_path: Path, name: str
+) -> None:
+    records.add([record()])
+    if name != "tune.db":
+        (tmp_path / name).symlink_to("tune.db")
+    with pytest.raises(InvalidInput, match="name another file"):
+        export_records(records, tmp_path / name)
+    assert records.under(KEY) == [record()]
+
+
+def test_export_that_fails_leaves_what_was_there(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("old")
+    records.add([record()], workloads_=[WORKLOAD])
+    monkeypatch.setattr(Record, "to_plain", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_records(records, path)
+    assert path.read_text() == "old"
+
+
+def test_database_that_may_only_be_read_is_read_and_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "odd ?name#.db"
+    with Records(path) as opened:
+        opened.add([record()], workloads_=[WORKLOAD])
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda where, mode: not mode & os.W_OK and access(where, mode)
+    )
+    with Records(path, create=False) as shown:
+        assert shown.under(KEY) == [record()]
+        with pytest.raises(InvalidInput, match="may only be read; correct its rights"):
+            shown.add([record(run="another")])
+    assert [it.name for it in tmp_path.iterdir()] == [path.name]
 
 
 def test_import_of_a_file_that_is_no_parquet_is_refused(records: Records, tmp_path: Path) -> None:
@@ -289,6 +371,12 @@ def test_build_applies_the_best_record_for_its_target_when_asked(records: Record
 
 def test_transactions_of_readers_do_not_hold_writers_up(records: Records) -> None:
     records.add([record()])
-    with records._engine.connect() as reader:
+    with records._reading.connect() as reader, sqlite3.connect(records.path, timeout=0) as writer:
         assert reader.execute(sa.select(database_module.records)).first() is not None
+        writer.execute("BEGIN IMMEDIATE")  # at once, or it would be told that it is locked
+        assert len(records.under(KEY)) == 1
+        with Records(records.path, create=False) as another:
+            assert len(another.under(KEY)) == 1
+        writer.rollback()
+    writer.close()
     assert records.add([record(run="another")]) == 1
