@@ -2,8 +2,8 @@
 
 Owns: putting the parts together, the lock of the data folder, starting and stopping. Does not own: the parts.
 
-Invariant: one tracker a data folder; no call reaches a service but through the guard; other machines are spoken to
-with TLS, unless plain text was asked for.
+Invariant: one tracker a data folder and a database; no call reaches a service but through the guard; other machines are
+spoken to with TLS, unless plain text was asked for.
 """
 
 from __future__ import annotations

@@ -23,7 +23,14 @@ from farm.core.files import private_file
 from farm.errors import InfrastructureError
 from farm_tracker import rows, run_rows
 from farm_tracker.crash_points import POINTS
-from farm_tracker.dialects import configure, is_full, unreadable, upsert_of
+from farm_tracker.dialects import (
+    configure,
+    hold_alone,
+    is_full,
+    unreadable,
+    upsert_of,
+    url_of,
+)
 from farm_tracker.migrations import bring_up_to_date
 from farm_tracker.reserve import Reserve
 from farm_tracker.state.model import LIVE_LEASES, NO_EPOCH
@@ -68,8 +75,8 @@ _EPOCH_FLOOR = "epoch_floor"
 _CACHE_KEY = tuple(action_cache.primary_key.columns)
 
 
-_SECRET = re.compile(r"://[^@/]*@")
-"""User and password in a URL."""
+_SECRET = re.compile(r"://(.*@)?([^?]*)(\?.*)?", re.DOTALL)
+"""User and password in a URL, and its options, where a password may stand as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +114,15 @@ class Store:
     """
 
     def __init__(self, where: Path | str, reserve_bytes: int = 0) -> None:
-        is_file = isinstance(where, Path)
-        url = f"sqlite:///{where}" if is_file else str(where)
+        url = url_of(where) if isinstance(where, Path) else where
         options: dict[str, Any] = {}
-        if url.startswith("sqlite"):
+        if str(url).startswith("sqlite"):
             options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
         try:
             self._engine: Engine = create_engine(url, **options)
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise InfrastructureError(
-                f"store {_shown(url)}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
+                f"store {_shown(str(where))}: cannot be opened ({error}); use postgresql+psycopg://HOST/NAME and "
                 "install kernel-farm[postgresql]"
             ) from error
         self._used: dict[tuple[Any, ...], float] = {}
@@ -126,19 +132,23 @@ class Store:
         if isinstance(where, Path):
             _hide(where)
         configure(self._engine)
+        self._hold: Connection | None = None
         try:
+            self._hold = hold_alone(self._engine)
             bring_up_to_date(self._engine, _shown(str(where)))
         except DBAPIError as error:
-            self._engine.dispose()
+            self.close()
             raise unreadable(self._engine, error) from error
         except BaseException:
-            self._engine.dispose()
+            self.close()
             raise
         if self._reserve is not None:
             self._reserve.take_at_start()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, or let go of the server."""
+        if self._hold is not None:
+            self._hold.close()
         self._engine.dispose()
 
     def check_room(self) -> None:
@@ -362,5 +372,5 @@ def _absent(table: Mapping[Any, Any]) -> list[Any]:
 
 
 def _shown(where: str) -> str:
-    """Return a path or URL as it may be shown: without the password."""
-    return _SECRET.sub("://***@", where)[:200]
+    """Return a path or URL as it may be shown: without whatever may be a password."""
+    return _SECRET.sub(lambda it: f"://{'***@' if it[1] else ''}{it[2]}", where)[:200]

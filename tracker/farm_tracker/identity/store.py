@@ -28,7 +28,7 @@ from sqlalchemy.pool import StaticPool
 from farm.core.files import private_file
 from farm.core.tokens import TokenId
 from farm.target import Selector
-from farm_tracker.dialects import unreadable
+from farm_tracker.dialects import unreadable, url_of
 from farm_tracker.identity.model import Role, Token, Verb
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TokenStore:
     def __init__(self, path: Path) -> None:
         private_file(path)
         self._engine = create_engine(
-            f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
+            url_of(path), poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         event.listen(self._engine, "connect", _configure)
         try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from farm_tracker import adopting
+from farm_tracker import adopting, dialects
 from farm_tracker.state.account import Account, AccountLimits
 from farm_tracker.state.demand import Variant
 from farm_tracker.state.model import (
@@ -247,6 +247,15 @@ def test_adopting_refuses_a_running_job_without_its_lease(reopened):
     broken.changes.leases.clear()
     with pytest.raises(InfrastructureError, match="job j runs without a live lease"):
         adopting.changes_of(reopened(broken), 5.0, Limits())
+
+
+def test_second_tracker_on_one_server_is_refused_until_the_first_lets_go(postgresql, monkeypatch):
+    monkeypatch.setattr(dialects, "HOLD_WAIT_S", 0.1)
+    first = Store(postgresql)
+    with pytest.raises(InfrastructureError, match="another tracker uses it"):
+        Store(postgresql)
+    first.close()
+    Store(postgresql).close()
 
 
 def test_store_of_a_tracker_url_refuses_an_unknown_database():
