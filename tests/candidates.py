@@ -60,6 +60,24 @@ leave:
 work:
 {loop(0, COUNT).replace("%start]", "%work]")}"""
 
+LAZY = f"""  %last_from = getelementptr float, ptr %x, i64 {COUNT - 1}
+  %last = load volatile float, ptr %last_from
+  %last_twice = fmul float %last, 2.0
+  %there_at = getelementptr float, ptr %y, i64 {COUNT - 1}
+  %there = load volatile float, ptr %there_at
+  %is_there = fcmp oeq float %there, %last_twice
+  br i1 %is_there, label %leave, label %work
+leave:
+  ret i32 0
+work:
+{loop(0, COUNT, repeats="20").replace("%start]", "%work]")}"""
+
+SELDOM = ONLY_ONCE.replace(
+    "  %tired = icmp sgt i64 %calls, 4\n",
+    "  %part = and i64 %calls, 63\n  %late = icmp sgt i64 %calls, 4\n"
+    "  %odd = icmp ne i64 %part, 0\n  %tired = and i1 %late, %odd\n",
+)
+
 BODIES = {
     "right": loop(0, COUNT),
     "half": loop(0, COUNT // 2),
@@ -70,6 +88,8 @@ BODIES = {
     "behind": loop(0, COUNT + 1),
     "input": loop(0, COUNT, also="  store float 7.0, ptr %x\n"),
     "once": ONLY_ONCE,
+    "lazy": LAZY,
+    "seldom": SELDOM,
     "crash": "  store volatile i32 1, ptr null\n  ret i32 0\n",
     "hang": "  br label %again\nagain:\n  store volatile i32 1, ptr %y\n  br label %again\n",
     "slow": loop(0, COUNT, repeats="3000"),

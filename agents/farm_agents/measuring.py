@@ -25,7 +25,7 @@ from farm.errors import (
     TimeLimit,
 )
 from farm.measuring import Comparison, Measurement, Options, Samples, Status
-from farm.measuring.checks import blobs_named, check_compare, check_subject
+from farm.measuring.checks import blobs_named, check_compare, check_subject, check_workload
 from farm.measuring.comparison import compared
 from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD
 from farm.measuring.wire import (
@@ -47,6 +47,8 @@ from farm_agents.worker.processes import cpu_time_s
 
 COMPARE_PROCESSES = 2
 """In which the rounds of a comparison are run: how a process happens to lie in memory is no merit."""
+LONGEST_INCUMBENT = 1e15
+"""In ns or cycles; more than ten days is nothing to race against."""
 CPU_FACTOR, CPU_SLACK_S = 1.25, 0.05
 """More CPU time than this, compared with the time that has passed by its own clock, one thread cannot have used."""
 
@@ -90,6 +92,7 @@ class Measuring:
         """
         options = options_from_proto(request.options)
         check_subject(request.subject)
+        check_workload(request.workload)
         return measurement_to_proto(await self._measure(request, options, race=True))
 
     async def compare(self, request: measure_pb2.CompareRequest) -> measure_pb2.Comparison:
@@ -149,7 +152,11 @@ class Measuring:
         mine.CopyFrom(request)
         mine.context.CopyFrom(context)
         if race:
-            known = [it for it in (request.incumbent, self._best.get(key, 0.0)) if it > 0]
+            known = [
+                it
+                for it in (request.incumbent, self._best.get(key, 0.0))
+                if 0 < it < LONGEST_INCUMBENT
+            ]
             mine.incumbent = min(known, default=0.0)
         message = session_pb2.SessionRequest(seq=1, measure=mine)
         found = await self._judge(message, options.limit_s, blank)
@@ -180,6 +187,7 @@ class Measuring:
         raise_error(reply)
         try:
             found = measurement_from_proto(reply.measured)
+            blank.check_of_one_kind(found)
         except (FarmError, ValueError) as error:
             forged = KernelCrashed(
                 f"{message.measure.subject.name}: forged its measure ({error}); correct it"
@@ -223,7 +231,9 @@ class Measuring:
                 parts = {index: [alone[index].samples] for index in good}
             else:
                 parts = await self._interleave(request, options, good)
-        return compared(alone, parts, request.threshold or DEFAULT_THRESHOLD)
+        # In a thread: with many samples it takes seconds, and the agent would be taken for gone.
+        threshold = request.threshold or DEFAULT_THRESHOLD
+        return await asyncio.to_thread(compared, alone, parts, threshold)
 
     async def _interleave(
         self, request: measure_pb2.CompareRequest, options: Options, good: Sequence[int]
@@ -243,9 +253,8 @@ class Measuring:
             message = session_pb2.SessionRequest(seq=1, compare=mine)
             reply = await self._ask(message, options.limit_s, _CpuWatch())
             raise_error(reply)
-            found = comparison_from_proto(reply.compared).measurements
-            for index, measurement in zip(good, found, strict=True):
-                parts[index].append(measurement.samples)
+            for index, samples in zip(good, _samples_of(reply, len(good)), strict=True):
+                parts[index].append(samples)
             context.calls[:] = [parts[index][0].calls for index in good]
         return parts
 
@@ -324,6 +333,21 @@ class Measuring:
         own = {f"device_{name}": text for name, text in device.items()}
         core = str(self._core[0]) if self._core is not None else None
         return {**facts, **own, "pinned_core": core}, host_name(facts, device)
+
+
+def _samples_of(reply: session_pb2.SessionReply, count: int) -> list[Samples]:
+    """Return the samples of each candidate that a worker compared; raises KernelCrashed if they cannot be them."""
+    try:
+        found = [it.samples for it in comparison_from_proto(reply.compared).measurements]
+    except (FarmError, ValueError) as error:
+        raise KernelCrashed(
+            f"compare: a candidate forged the samples ({error}); correct it"
+        ) from error
+    if len(found) != count or not all(it.wall_ns for it in found):
+        raise KernelCrashed(
+            f"compare: a candidate forged the samples ({len(found)} sets of {count}); correct it"
+        )
+    return found
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from farm.client.jobs import Job, JobCalls
 from farm.client.measuring import Candidate, Measured, Workload, subject_of, workload_message
 from farm.errors import InvalidInput
 from farm.measuring import Options
+from farm.measuring.checks import check_rounds
 from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD, MAX_SUBJECTS
 from farm.measuring.wire import options_to_proto
 from farm.target import Selector, Target
@@ -135,7 +136,7 @@ class MeasureCalls(JobCalls):
             Differences below it do not matter, 0.001 to 0.5. Faster and slower mean that the whole 95 % interval of the
             ratio is beyond it, same that it is within it.
         rounds
-            At least and at most, 10 to 10,000; each gives a sample of each candidate.
+            At least and at most, 10 to 10,000; each gives a sample of each candidate, of which there may be 20,000.
         priority, account, client_key, queue_limit_s
             As in `submit`.
 
@@ -152,6 +153,7 @@ class MeasureCalls(JobCalls):
             raise InvalidInput(f"compare: {len(candidates)} candidates; give 2 to {MAX_SUBJECTS}")
         if len({it.key for it in candidates}) < len(candidates):
             raise InvalidInput("compare: two candidates of one key; give each a key of its own")
+        check_rounds(len(candidates), *rounds)
         client = self._whole()
         artifacts = [artifact_of(client, it) for it in candidates]
         options = options or COMPARE_OPTIONS

@@ -22,7 +22,7 @@ from farm.errors import FarmError, InvalidInput
 from farm.ir import Function
 from farm.ir.widen import widened
 from farm.measuring import Measurement, Status
-from farm.measuring.values import MAX_NAME_BYTES
+from farm.measuring.values import MAX_NAME_BYTES, MAX_SEED, MAX_TOLERANCE
 from farm.rpc import digest_to_proto
 from farm.target import Target
 
@@ -83,6 +83,14 @@ class Workload:
     inputs: Sequence[Any] | None = None
     tolerance: float = 0.0
     reference_symbol: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise InvalidInput(f"workload: seed {self.seed}; use 0 to {MAX_SEED}")
+        if not 0 <= self.tolerance <= MAX_TOLERANCE:  # not what is no number either
+            raise InvalidInput(
+                f"workload: tolerance {self.tolerance:g}; use 0 (by type) to {MAX_TOLERANCE:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,13 @@ from farm.core.limits import MAX_INLINE_ARTIFACT_BYTES
 from farm.core.wire import digest_from_proto
 from farm.errors import InvalidInput
 from farm.measuring.values import (
+    DEFAULT_ROUNDS,
+    MAX_COMPARED,
     MAX_NAME_BYTES,
     MAX_ROUNDS,
     MAX_SUBJECTS,
     MAX_THRESHOLD,
+    MAX_TOLERANCE,
     MIN_ROUNDS,
     MIN_THRESHOLD,
 )
@@ -61,9 +64,29 @@ def check_compare(request: measure_pb2.CompareRequest) -> None:
         raise InvalidInput(
             f"compare: threshold {request.threshold:g}; use {MIN_THRESHOLD:g} to {MAX_THRESHOLD:g}"
         )
-    for rounds in filter(None, (request.min_rounds, request.max_rounds)):
+    check_rounds(count, request.min_rounds, request.max_rounds)
+    check_workload(request.workload)
+
+
+def check_rounds(candidates: int, least: int, most: int) -> None:
+    """Raise InvalidInput unless a comparison may have so many rounds; 0 stands for the default."""
+    for rounds in filter(None, (least, most)):
         if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
             raise InvalidInput(f"compare: {rounds} rounds; use {MIN_ROUNDS} to {MAX_ROUNDS}")
+    most = max(least or DEFAULT_ROUNDS[0], most or DEFAULT_ROUNDS[1])
+    if candidates * most > MAX_COMPARED:
+        raise InvalidInput(
+            f"compare: {most} rounds of {candidates} candidates are {candidates * most} samples, of which one result "
+            f"holds {MAX_COMPARED}; use at most {MAX_COMPARED // candidates} rounds, or compare fewer at once"
+        )
+
+
+def check_workload(workload: measure_pb2.Workload) -> None:
+    """Raise InvalidInput unless what is right is said sensibly."""
+    if not 0 <= workload.tolerance <= MAX_TOLERANCE:
+        raise InvalidInput(
+            f"workload: tolerance {workload.tolerance:g}; use 0 (by type) to {MAX_TOLERANCE:g}"
+        )
 
 
 def blobs_named(

@@ -23,6 +23,8 @@ from farm.errors import InvalidInput
 from farm.measuring.values import ComparedPair, Grade, Samples, Statistics, Verdict
 
 RESAMPLES = 1_000
+DRAWN_AT_ONCE = 1 << 18
+"""Numbers; many samples would take hundreds of megabytes otherwise."""
 CONFIDENCE = 0.95
 LOOK_CONFIDENCE = 0.99
 """Of the interval that ends a comparison early: who looks again and again is fooled more often."""
@@ -38,8 +40,10 @@ Numbers = NDArray[np.float64]
 def interval(values: Numbers, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the bootstrap interval of the median of at least one number."""
     rng = np.random.default_rng(_SEED)
-    chosen = rng.integers(0, len(values), (RESAMPLES, len(values)))
-    medians = np.median(values[chosen], axis=1)
+    at_once = max(1, DRAWN_AT_ONCE // len(values))
+    counts = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
+    drawn = (values[rng.integers(0, len(values), (count, len(values)))] for count in counts)
+    medians = np.concatenate([np.median(some, axis=1) for some in drawn])
     tail = (1 - confidence) / 2
     low, high = np.quantile(medians, (tail, 1 - tail))
     return float(low), float(high)

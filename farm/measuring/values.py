@@ -22,6 +22,10 @@ MIN_ROUNDS, MAX_ROUNDS = 10, 10_000
 DEFAULT_THRESHOLD = 0.02
 DEFAULT_ROUNDS = (40, 400)
 """At least and at most, over all processes of a comparison."""
+MAX_COMPARED = 20_000
+"""Samples of all candidates of a comparison together: what travels in one result."""
+MAX_SEED = (1 << 64) - 1
+MAX_TOLERANCE = 1.0
 
 
 @unique
@@ -252,6 +256,18 @@ class Measurement:
         if self.status is not Status.OK or self.statistics is None:
             return None
         return self.statistics.median
+
+    def check_of_one_kind(self, other: Measurement) -> None:
+        """Raise InvalidInput unless another one is of the same timing class and cache mode, in a unit of the class."""
+        kind = (other.timing_class, other.cache)
+        if kind != (self.timing_class, self.cache) or (
+            other.unit != ("cycles" if other.timing_class == "simulated" else "ns")
+            and other.value is not None
+        ):
+            raise InvalidInput(
+                f"measurement: {other.timing_class}, {other.cache} caches, in {other.unit[:40]!r}, where "
+                f"{self.timing_class}, {self.cache} was asked for; measure again"
+            )
 
     def check_comparable(self, other: Measurement) -> None:
         """Raise InvalidInput unless values of both may be compared."""

@@ -9,7 +9,6 @@ error, which becomes one of the same code and message.
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from farm.core.limits import MAX_DETAIL_BYTES
 from farm.core.wire import cut, error_from_proto, error_to_proto
 from farm.errors import InfrastructureError
 from farm.measuring.values import (
+    MAX_COMPARED,
     CacheMode,
     ComparedPair,
     Comparison,
@@ -33,6 +33,9 @@ from farm.measuring.values import (
 E = TypeVar("E", bound=StrEnum)
 
 _DEFAULT = Options()
+MAX_FACTS = 128
+"""Names in one measurement: facts of the host, phases, observers."""
+MAX_NUMBER = 1e300
 
 
 def options_to_proto(options: Options) -> measure_pb2.MeasureOptions:
@@ -122,13 +125,12 @@ def measurement_from_proto(message: measure_pb2.Measurement) -> Measurement:
     InvalidInput, InfrastructureError
         It is malformed, or speaks of something that this version does not know.
     """
-    name = device_pb2.TimingClass.Name(message.timing_class)
-    return Measurement(
+    found = Measurement(
         status=_word(measure_pb2.MeasureStatus, "MEASURE_STATUS_", message.status, Status),
         error=error_from_proto(message.error) if message.HasField("error") else None,
         unit=message.unit,
         clock=message.clock,
-        timing_class=name.removeprefix("TIMING_CLASS_").lower(),
+        timing_class=timing_class_word(message.timing_class),
         cache=_word(measure_pb2.CacheMode, "CACHE_MODE_", message.cache, CacheMode),
         samples=samples_from_proto(message.samples),
         statistics=(
@@ -141,6 +143,8 @@ def measurement_from_proto(message: measure_pb2.Measurement) -> Measurement:
         target=message.target,
         phases=dict(message.phases),
     )
+    _check(found)
+    return found
 
 
 def comparison_to_proto(found: Comparison) -> measure_pb2.Comparison:
@@ -185,6 +189,26 @@ def comparison_from_proto(message: measure_pb2.Comparison) -> Comparison:
     )
 
 
+def _check(found: Measurement) -> None:
+    """Raise InfrastructureError if a measurement says what nobody can keep or compute with."""
+    observed = found.samples.observed
+    named = (found.fingerprint, found.phases, observed)
+    texts = (found.unit, found.clock, found.host, found.target, *found.fingerprint.values())
+    names = [name for facts in named for name in facts]
+    if len(names) > MAX_FACTS or any(len(it or "") > MAX_DETAIL_BYTES for it in (*texts, *names)):
+        raise _senseless("texts", f"{len(names)} names")
+    numbers = [*found.phases.values(), *(value for column in observed.values() for value in column)]
+    if not all(-MAX_NUMBER <= it <= MAX_NUMBER for it in numbers):  # nor what is no number
+        raise _senseless("numbers", "phases or observers")
+    columns = [*found.samples.columns().values(), *observed.values()]
+    if max(map(len, columns)) > MAX_COMPARED:
+        raise _senseless("samples", f"{max(map(len, columns))}, at most {MAX_COMPARED}")
+
+
+def _senseless(what: str, which: str) -> InfrastructureError:
+    return InfrastructureError(f"measure: impossible {what} ({which}); measure again")
+
+
 def _statistics_to_proto(found: Statistics) -> measure_pb2.Statistics:
     return measure_pb2.Statistics(
         **{name: getattr(found, name) for name in Statistics.__dataclass_fields__}
@@ -194,9 +218,17 @@ def _statistics_to_proto(found: Statistics) -> measure_pb2.Statistics:
 def _statistics_from_proto(message: measure_pb2.Statistics) -> Statistics:
     found = Statistics(**{name: getattr(message, name) for name in Statistics.__dataclass_fields__})
     numbers = (found.min, found.p10, found.median, found.spread, found.low, found.high)
-    if not all(map(math.isfinite, numbers)):
-        raise InfrastructureError(f"measure: impossible statistics ({numbers}); measure again")
+    if not all(0 <= it <= MAX_NUMBER for it in numbers):  # nor what is no number
+        raise _senseless("statistics", ", ".join(f"{it:g}" for it in numbers))
     return found
+
+
+def timing_class_word(number: int) -> str:
+    """Return ``native`` for TIMING_CLASS_NATIVE; raises InfrastructureError for a number that is unknown here."""
+    for name, known in device_pb2.TimingClass.items():
+        if known == number:
+            return name.removeprefix("TIMING_CLASS_").lower()
+    raise _impossible("timing class", number)
 
 
 def _timing_class(word: str) -> device_pb2.TimingClass.ValueType:
@@ -212,7 +244,10 @@ def _word(kind: Any, prefix: str, number: int, words: type[E]) -> E:  # noqa: AN
         name = prefix + word.value.upper()
         if name in kind.keys() and kind.Value(name) == number:  # noqa: SIM118 - not a mapping
             return word
-    raise InfrastructureError(
-        f"measure: an impossible {prefix.strip('_').lower()} ({number}); run the same version of kernel-farm at both "
-        "ends"
+    raise _impossible(prefix.strip("_").lower(), number)
+
+
+def _impossible(what: str, number: int) -> InfrastructureError:
+    return InfrastructureError(
+        f"measure: an impossible {what} ({number}); run the same version of kernel-farm at both ends"
     )

@@ -27,7 +27,6 @@ from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD
 from farm.measuring.wire import options_from_proto
 from farm_agents.worker.measure import (
     POISONS,
-    Judged,
     Phases,
     ReadBlob,
     Subject,
@@ -36,13 +35,15 @@ from farm_agents.worker.measure import (
     timing_class,
 )
 from farm_agents.worker.observers import observers_of
+from farm_agents.worker.race import Judged
 from farm_agents.worker.sampling import ClockChanged, Host, Sampler
 
 if TYPE_CHECKING:
     from farm.runtime import Loader
 
-LOOK_EVERY = 10
-"""How many rounds are between two looks at whether enough is known."""
+LOOK_EVERY, LOOK_PART = 10, 0.1
+"""Rounds between two looks at whether enough is known, and as a part of those that were run, if that is more: each look
+costs as much as there are samples, and gives noise one more chance to be taken for a difference."""
 
 
 def interleave(
@@ -109,7 +110,7 @@ def run_rounds(
     least = request.min_rounds or DEFAULT_ROUNDS[0]
     most = max(least, request.max_rounds or DEFAULT_ROUNDS[1])
     threshold = request.threshold or DEFAULT_THRESHOLD
-    until = time.perf_counter() + budget_s
+    until, look_at = time.perf_counter() + budget_s, least
     for number in range(1, most + 1):
         for sampler in samplers if number % 2 else reversed(samplers):
             sampler.prepared.poison(POISONS[number % 2])
@@ -118,10 +119,11 @@ def run_rounds(
             continue
         if time.perf_counter() > until:
             return number
-        if number % LOOK_EVERY == 0 and _is_decided(
-            [it.samples() for it in samplers], clock, threshold
-        ):
+        if number < look_at:
+            continue
+        if _is_decided([it.samples() for it in samplers], clock, threshold):
             return number
+        look_at = number + max(LOOK_EVERY, int(LOOK_PART * number))
     return most
 
 

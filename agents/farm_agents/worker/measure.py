@@ -1,17 +1,17 @@
 """Measuring one candidate in a process of its own.
 
 Owns: the order of things: load, inputs, numbers, warming up, samples, numbers again; and what a failure is called. Does
-not own: each of them (`inputs`, `numerics`, `sampling`), limits on wall time and crashes (the agent).
+not own: each of them (`inputs`, `numerics`, `race`, `sampling`), limits on wall time and crashes (the agent).
 
-Invariant: time counts only if numbers were right before it and after it. A candidate that is much slower than the best
-so far ends itself by a timer of its CPU time, before it has cost more than a few times that.
+Invariant: time counts only if numbers were right before it and after it, and if a call alone does what calls in a row
+did.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from farm.api.v1 import device_pb2, measure_pb2
+from farm.api.v1 import measure_pb2
 from farm.artifact.artifact import Artifact
 from farm.core.digest import Digest
 from farm.core.elements import numpy_dtype
@@ -28,11 +28,12 @@ from farm.core.wire import digest_from_proto, tensor_from_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, KernelFailed, TimeLimit
 from farm.measuring import Measurement, Options, Status
 from farm.measuring.statistics import grade_of, statistics_of
-from farm.measuring.wire import options_from_proto
+from farm.measuring.wire import options_from_proto, timing_class_word
 from farm.runtime.prepared import GuardedFunction
 from farm_agents.worker import numerics
 from farm_agents.worker.inputs import GENERATED, Case, generate
 from farm_agents.worker.observers import observers_of
+from farm_agents.worker.race import Judged, Race
 from farm_agents.worker.sampling import ClockChanged, Host, Sampler, sets_of
 
 if TYPE_CHECKING:
@@ -47,22 +48,14 @@ POISONS = (0xFF, 0xA5)
 """Fill outputs before calls, by turns; all ones are no number in any type of float."""
 CYCLE_CALLS = 3
 """Of what counts cycles, which are the same in each call."""
-RACE_SLACK = 1.5
-"""How much slower than later calls the first one may be."""
-RACE_LEAST_S = 0.005
 RACED_SAMPLES = 3
 RACED_FACTOR = 1.25
 """After so many samples what is so much slower than the best needs no more of them."""
 CLOCK_SLACK_NS = 1_000_000
+ALONE_TRIES, ALONE_LOOKS = 5, 2
+ALONE_FACTOR, ALONE_SLACK_NS = 20.0, 3_000
+"""How much longer a call may take that finds garbage in its outputs: caches hold less of it by then."""
 _ENTROPY_BYTES = 8
-
-
-class Judged(Exception):
-    """A measure ended without a value that counts."""
-
-    def __init__(self, status: Status, error: FarmError) -> None:
-        super().__init__(error.message)
-        self.status, self.error = status, error
 
 
 @dataclass(slots=True)
@@ -79,51 +72,6 @@ class Phases:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-@dataclass(frozen=True, slots=True)
-class Race:
-    """What a candidate is raced against.
-
-    Parameters
-    ----------
-    incumbent
-        What the best so far takes for a call, in ns or cycles; 0: there is none.
-    has_timer
-        Whether that is CPU time of this process.
-    """
-
-    incumbent: float
-    factor: float
-    has_timer: bool
-
-    def is_lost(self, value: float) -> bool:
-        """Tell whether a candidate that takes so much for a call is given up."""
-        return 0 < self.incumbent * self.factor < value
-
-    def check(self, name: str, value: float, unit: str) -> None:
-        """Give the candidate up if it is too slow."""
-        if self.is_lost(value):
-            raise Judged(
-                Status.SLOW,
-                KernelFailed(
-                    f"{name}: takes {value:.4g} {unit}, the best so far {self.incumbent:.4g}; given up"
-                ),
-            )
-
-    @contextlib.contextmanager
-    def timer(self) -> Iterator[None]:
-        """End this process by SIGPROF if the context takes much more CPU time than a call of the best so far."""
-        if self.incumbent <= 0 or not self.has_timer:
-            yield
-            return
-        limit_s = self.incumbent * 1e-9 * self.factor * RACE_SLACK
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_PROF, max(RACE_LEAST_S, limit_s))
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @dataclass(slots=True)
@@ -235,11 +183,13 @@ def _measure(
     else:
         clock, unit = clock_of(subject, threads), "ns"
         _take_samples(subject, sampler, race, phases, clock)
+    samples = sampler.samples()
+    found = statistics_of(samples, clock)
     with phases("recheck"):
         subject.look()  # outputs held garbage before the last sample
-    samples = sampler.samples()
+        if found is not None and samples.calls > 1 and subject.is_inside:
+            check_alone(subject, found.median, clock)
     _check_clocks(subject.name, samples.wall_ns, samples.cpu_ns)
-    found = statistics_of(samples, clock)
     return replace(
         blank,
         unit=unit,
@@ -348,8 +298,7 @@ def clock_of(subject: Subject, threads: int) -> str:
 
 def timing_class(context: measure_pb2.WorkerContext) -> str:
     """Return the device's timing class."""
-    name = device_pb2.TimingClass.Name(context.timing_class)
-    return name.removeprefix("TIMING_CLASS_").lower()
+    return timing_class_word(context.timing_class)
 
 
 def _count_cycles(subject: Subject, sampler: Sampler, race: Race) -> tuple[str, str]:
@@ -393,6 +342,39 @@ def _take_samples(
                 values = sampler.samples().per_call(clock)
                 if float(np.median(values)) > RACED_FACTOR * race.incumbent:
                     break
+
+
+def check_alone(subject: Subject, value: float, clock: str) -> None:
+    """Raise Judged if a call that finds garbage in its outputs does not do what those in a row did.
+
+    In a sample only the first call finds garbage. A function that looks whether its outputs are right already, or works
+    once in a thousand calls, would seem to take no time.
+
+    Parameters
+    ----------
+    value
+        What a call in a row takes, in ns of the clock.
+    """
+    again = min(_one_ns(subject, clock) for _ in range(ALONE_TRIES))
+    anew = math.inf
+    for number in range(ALONE_TRIES):
+        subject.prepared.poison(POISONS[number % 2])
+        anew = min(anew, _one_ns(subject, clock))
+        subject.look()
+        if number + 1 >= ALONE_LOOKS and anew - again <= ALONE_FACTOR * value + ALONE_SLACK_NS:
+            return
+    raise Judged(
+        Status.FORGED,
+        KernelFailed(
+            f"{subject.name}: a call takes {anew / 1e3:.1f} us if its outputs hold garbage and {again / 1e3:.1f} us if "
+            "they are right already, so that its time is none of the work; correct it"
+        ),
+    )
+
+
+def _one_ns(subject: Subject, clock: str) -> int:
+    lap = subject.prepared.lap(1)
+    return lap.cpu_ns if clock == "cpu_ns" and lap.cpu_ns is not None else lap.wall_ns
 
 
 def _check_clocks(name: str, wall_ns: Sequence[int], cpu_ns: Sequence[int]) -> None:

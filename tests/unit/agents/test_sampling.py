@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from farm_agents.fingerprint import host_facts, host_name
+from farm_agents.worker import compare, measure
 from farm_agents.worker.compare import run_rounds
 from farm_agents.worker.observers import Energy, _energy
+from farm_agents.worker.race import Judged
 from farm_agents.worker.sampling import (
     MAX_CALLS,
     MAX_WINDOWS,
@@ -19,7 +21,7 @@ from farm_agents.worker.sampling import (
 )
 
 from farm.api.v1 import measure_pb2
-from farm.measuring import CacheMode, Options
+from farm.measuring import CacheMode, Options, Status
 from farm.runtime.prepared import Lap
 
 
@@ -116,6 +118,65 @@ def test_rounds_end_when_the_difference_is_known():
 def test_rounds_go_on_while_nothing_is_known_and_end_at_the_most():
     count, _ = rounds(itertools.repeat(1000), itertools.cycle([1019, 1021]))
     assert count == 100
+
+
+def test_looks_become_rarer_as_rounds_grow(monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        compare, "_is_decided", lambda samples, *_: looked.append(len(samples[0].wall_ns))
+    )
+    samplers = [sampler(itertools.repeat(1000)) for _ in range(2)]
+    request = measure_pb2.CompareRequest(min_rounds=15, max_rounds=5000)
+    assert run_rounds(samplers, request, "cpu_ns", budget_s=600.0) == 5000
+    assert looked[:4] == [15, 25, 35, 45]
+    assert len(looked) < 60
+    assert all(later - look >= 0.1 * look - 1 for look, later in itertools.pairwise(looked))
+
+
+class Lazy(Fake):
+    """Takes `work_ns`; in a row, or called on outputs that are right, next to nothing if `is_lazy`."""
+
+    def __init__(self, work_ns, *, is_lazy, wrong_from=10**9):
+        self.work_ns, self.is_lazy, self.wrong_from = work_ns, is_lazy, wrong_from
+        self.is_right, self.anew = True, 0
+
+    def poison(self, byte):
+        self.is_right = False
+
+    def lap(self, number):
+        took = 700 if self.is_right and self.is_lazy else 700 + self.work_ns * number
+        self.anew += not self.is_right
+        self.is_right = True
+        return Lap(took, took)
+
+    def damage(self):
+        return "wrote before y" if self.anew >= self.wrong_from else ""
+
+
+def alone(work_ns, value, **more):
+    made = Lazy(work_ns, **more)
+    case = (SimpleNamespace(), [])
+    subject = measure.Subject("f", None, made, [case], [], 0.0)
+    measure.check_alone(subject, value, "cpu_ns")
+    return made.anew
+
+
+@pytest.mark.parametrize("work_ns", [5_000, 1_000_000])
+def test_function_that_does_nothing_where_its_outputs_are_right_is_found_out(work_ns):
+    with pytest.raises(Judged, match="none of the work") as found:
+        alone(work_ns, 2.0, is_lazy=True)
+    assert found.value.status is Status.FORGED
+
+
+@pytest.mark.parametrize("work_ns", [20, 5_000, 1_000_000])
+def test_function_that_works_each_time_is_called_twice_more(work_ns):
+    assert alone(work_ns, float(work_ns), is_lazy=False) == measure.ALONE_LOOKS
+
+
+def test_function_that_is_wrong_when_it_is_called_alone_is_found_out():
+    with pytest.raises(Judged, match="wrote before y") as found:
+        alone(1000, 1000.0, is_lazy=False, wrong_from=2)
+    assert found.value.status is Status.WRONG
 
 
 def test_order_of_candidates_turns_from_round_to_round():

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import InvalidInput
-from farm.measuring import CacheMode, Grade, Measurement, Options, Samples, Status, Verdict
+from farm.measuring import (
+    CacheMode,
+    Grade,
+    Measurement,
+    Options,
+    Samples,
+    Status,
+    Verdict,
+    statistics,
+)
 from farm.measuring.statistics import (
     compare,
     compare_parts,
     disturbed,
     grade_of,
+    interval,
     joined,
     settled,
     statistics_of,
@@ -87,6 +99,25 @@ def test_compare_leaves_pairs_with_a_disturbed_sample_out_where_enough_are_clean
     noisy = samples([100] * 20, disturbed=range(15))
     pair = compare(noisy, other, "cpu_ns", 0.02)
     assert (pair.clean, pair.ratio) == (5, pytest.approx(1.1))
+
+
+def test_interval_is_the_same_however_many_numbers_are_drawn_at_once(monkeypatch):
+    values = np.random.default_rng(3).normal(100, 5, 37)
+    whole = interval(values)
+    for at_once in (1, 64, 1000):
+        monkeypatch.setattr(statistics, "DRAWN_AT_ONCE", at_once)
+        assert interval(values) == whole
+
+
+def test_interval_of_many_samples_takes_little_memory():
+    values = np.random.default_rng(3).normal(100, 5, 10_000)
+    tracemalloc.start()
+    try:
+        interval(values)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 32 << 20
 
 
 def test_few_pairs_say_nothing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from farm.api.v1 import measure_pb2
@@ -107,3 +109,41 @@ def test_statistics_that_are_no_numbers_are_refused():
     message.statistics.median = float("nan")
     with pytest.raises(InfrastructureError, match="impossible statistics"):
         measurement_from_proto(message)
+
+
+def test_measurement_of_an_unknown_timing_class_is_of_another_version():
+    message = measurement_to_proto(MEASURED)
+    message.timing_class = 99
+    with pytest.raises(InfrastructureError, match="impossible timing class"):
+        measurement_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phases": {"time": float("nan")}},
+        {"phases": {"time": -1e301}},
+        {"phases": {"p" * 3000: 1.0}},
+        {"fingerprint": {str(number): "x" for number in range(200)}},
+        {"target": "t" * 3000},
+        {"unit": "u" * 3000},
+        {"samples": Samples(observed={"cycles": (float("inf"),)})},
+        {"samples": Samples(wall_ns=(1,) * 20_001)},
+        {"statistics": Statistics(2, 1, -1.0, 1.1, 1.5, 0.25, 1.0, 2.0)},
+        {"statistics": Statistics(2, 1, 1.0, 1.1, 1e301, 0.25, 1.0, 2.0)},
+    ],
+)
+def test_measurement_that_nobody_could_keep_is_refused(change):
+    message = measurement_to_proto(replace(MEASURED, **change))
+    with pytest.raises(InfrastructureError, match="impossible"):
+        measurement_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    "change", [{"timing_class": "native"}, {"cache": CacheMode.WARM}, {"unit": "ns"}]
+)
+def test_measurement_is_of_the_kind_that_was_asked_for(change):
+    blank = Measurement(Status.OK, timing_class="simulated", cache=CacheMode.ROTATE)
+    blank.check_of_one_kind(MEASURED)
+    with pytest.raises(InvalidInput, match="asked for"):
+        blank.check_of_one_kind(replace(MEASURED, **change))
