@@ -195,6 +195,7 @@ class Agent:
         await self._resume_runs()
         self._spawn(self._keep_time())
         self._spawn(self._warm_builder())
+        self._spawn(self._confinement.keep_testing())
         self._spawn(self._name_toolchains())
         for health in self._health.values():
             self._spawn(self._keep_checking(health))

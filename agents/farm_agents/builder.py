@@ -63,7 +63,7 @@ class Builder:
         """Return a warm zygote, starting one if there is none; InfrastructureError if it does not start."""
         rooms = await self.confinement.settle()
         async with self._starting:
-            if self._zygote is None or not self._zygote.alive:
+            if self._zygote is None or not self._zygote.serves(rooms):
                 if self._zygote is not None:
                     await self._zygote.close()
                 log = self.work_dir / "logs" / "builder.log"

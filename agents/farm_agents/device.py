@@ -34,7 +34,7 @@ class LocalDevice:
         self.device_id = spec.device_id
         self.driver: Driver = driver_for(spec.driver, spec.argument)
         self.description: Description = self.driver.describe()
-        self.labels = dict(self.description.labels) | {
+        self.labels = self._own_labels = dict(self.description.labels) | {
             "device_id": spec.device_id,
             "driver": spec.driver,
             "host": socket.gethostname(),
@@ -73,9 +73,8 @@ class LocalDevice:
             It does not start.
         """
         rooms = await self._confinement.settle()
-        self.labels |= self._confinement.labels
         async with self._starting:
-            if self._zygote is None or not self._zygote.alive:
+            if self._zygote is None or not self._zygote.serves(rooms):
                 if self._zygote is not None:
                     await self._zygote.close()
                 held = (self._lock.fd,) if self._lock else ()
@@ -88,6 +87,8 @@ class LocalDevice:
                     ahead=self.config(Path(), Path()),
                     spares=SPARES,
                 )
+            if self._zygote.rooms is rooms:
+                self.labels = self._own_labels | self._confinement.labels
             return self._zygote
 
     async def kill_all(self) -> None:

@@ -141,6 +141,13 @@ class Zygote:
         """Whether it still serves."""
         return self._ending is None
 
+    def serves(self, rooms: Rooms | None) -> bool:
+        """Whether it may go on, where children are to be confined in `rooms` now; while one works it may."""
+        if not self.alive:
+            return False
+        works = any(it.given and not it.exited.done() for it in self._children.values())
+        return self.rooms is rooms or works
+
     async def fork(self, config: Mapping[str, object]) -> Child:
         """Fork a child that runs the zygote's role with `config`.
 

@@ -3,7 +3,8 @@
 Owns: the decision, made once, and its label. Does not own: the test (`selftest`), or the sandbox itself.
 
 Invariant: children run without a sandbox only if that was asked for, or if none works here and none is required, and
-then the labels say so, and why. One test that failed decides nothing: it is made again, since a busy host fails it too.
+then the labels say so, and why. One test that failed decides nothing: it is made again, since a busy host fails it too,
+and `keep_testing` goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TRIES = 3
 """How often a sandbox is tested that does not pass."""
 PAUSE_S = 2.0
 """Before the second test; doubled before each further one."""
+LATER_S = 300.0
+"""After how long a host is tested again that goes without a sandbox since its tests failed."""
 _LOG = logging.getLogger("farm_agents")
 
 
@@ -78,6 +81,29 @@ class Confinement:
             if not self._settled:
                 await self._decide()
         return self._rooms
+
+    async def keep_testing(self) -> None:
+        """Test again now and then, as long as there is no sandbox only because it failed its tests."""
+        while not self._settled or (self._rooms is None and self._why_none == "failed"):
+            await asyncio.sleep(LATER_S)
+            if self._settled and self._rooms is None:
+                await self._test_again()
+
+    async def _test_again(self) -> None:
+        try:
+            rooms = await asyncio.to_thread(self._find)
+        except (FarmError, OSError):
+            return
+        try:
+            await prove(rooms, self._work_dir, self._new_id)
+        except BaseException as error:
+            rooms.hierarchies.close()
+            if not isinstance(error, (FarmError, OSError)):
+                raise
+            _LOG.warning("sandbox: still none (%s); again in %g s", error, LATER_S)
+        else:
+            self._rooms = rooms
+            _LOG.warning("sandbox: it works now; what is begun from now on is confined")
 
     def close(self) -> None:
         """Remove what was made for all sandboxes together; they have ended."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.core.ids import IdSource
+from farm.core.tasks import finish
 from farm.errors import InfrastructureError
 from farm_agents.sandbox.limits import Limits
 from farm_agents.sandbox.running import Rooms
@@ -48,7 +49,7 @@ async def prove(rooms: Rooms, work_dir: Path, new_id: IdSource) -> None:
                 f"sandbox: its test did not end in {TEST_LIMIT_S:g} s; see {log}"
             ) from error
         finally:
-            await zygote.close()
+            await finish(zygote.close())
 
 
 async def _probe(zygote: Zygote, secret: str, port: int) -> None:

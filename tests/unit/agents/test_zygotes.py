@@ -35,3 +35,21 @@ def test_spare_that_could_not_be_made_does_not_stand_before_the_next(monkeypatch
         assert await zygote._usable_spare() is good
 
     asyncio.run(main())
+
+
+def test_zygote_without_a_sandbox_goes_on_only_as_long_as_a_child_of_it_works():
+    async def main():
+        loop = asyncio.get_running_loop()
+        zygote = Zygote(None, None, "mark", loop.create_future(), rooms=None)
+        rooms = SimpleNamespace()
+        assert zygote.serves(None)
+        assert not zygote.serves(rooms)
+        child = SimpleNamespace(given=True, exited=loop.create_future())
+        zygote._children[1] = child
+        assert zygote.serves(rooms)
+        child.exited.set_result(0)
+        assert not zygote.serves(rooms)
+        zygote._children[1] = SimpleNamespace(given=False, exited=loop.create_future())
+        assert not zygote.serves(rooms)
+
+    asyncio.run(main())

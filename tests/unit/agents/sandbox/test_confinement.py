@@ -97,6 +97,38 @@ def test_auto_settles_for_none_only_after_every_test_failed_and_says_so_aloud(sh
     assert "did not end in 30 s" in last.getMessage()
 
 
+@pytest.mark.parametrize("failures", [module.TRIES, module.TRIES + 2])
+def test_auto_that_settled_for_none_is_confined_as_soon_as_a_later_test_passes(
+    shaky, monkeypatch, failures
+):
+    monkeypatch.setattr(module, "LATER_S", 0.001)
+    confinement, tests, closed = shaky(Mode.AUTO, failures)
+
+    async def story():
+        assert await confinement.settle() is None
+        async with asyncio.timeout(60):
+            await confinement.keep_testing()  # ends, since there is nothing left to test
+        return await confinement.settle()
+
+    assert asyncio.run(story()) is tests[-1]
+    assert confinement.labels == {"sandbox": "bwrap"}
+    assert len(tests) == failures + 1
+    assert len(closed) == failures - module.TRIES + 1  # of each failure that was told
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.NONE])
+def test_nothing_is_tested_later_where_there_is_no_bubblewrap_or_none_is_wished(make, mode):
+    confinement, _, tries = make(mode)
+
+    async def story():
+        await confinement.settle()
+        async with asyncio.timeout(60):
+            await confinement.keep_testing()
+
+    asyncio.run(story())
+    assert len(tries) == (mode is Mode.AUTO)
+
+
 def test_required_is_never_weakened_by_tests_that_fail(shaky):
     confinement, tests, _ = shaky(Mode.REQUIRED, 10**6)
     for _ in range(2):
