@@ -8,14 +8,16 @@ Invariant: a file is whole, and was checked against its digest when it was fetch
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from farm.core.digest import Digest, digest_of
-from farm.core.files import write_atomic
+from farm.core.digest import Digest
+from farm.core.files import replacing
 from farm.errors import InfrastructureError
 from farm.rpc.blobs import BlobStub, download, find_missing_aio, upload
+from farm.rpc.chunks import chunks_of
 from farm_agents.worker.blobs import blob_path
 
 MAX_CACHE_BYTES = 4 << 30
@@ -70,6 +72,7 @@ class BlobCache:
         """
         try:
             await asyncio.to_thread(self._keep, path, digest)
+            await self._count(digest)
         except OSError as error:
             raise InfrastructureError(
                 f"blob {digest}: cannot be kept ({error.strerror}); free space in {self.root}"
@@ -80,15 +83,17 @@ class BlobCache:
         return _is_used(blob_path(self.root, digest), digest)
 
     def _keep(self, path: Path, digest: Digest) -> None:
-        data = path.read_bytes()
-        if digest_of(data) != digest:
-            raise InfrastructureError(
-                f"blob {digest}: the worker's file is something else; try again"
-            )
         kept = blob_path(self.root, digest)
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, data)
-        self._size_bytes += digest.size_bytes
+        hashed = hashlib.sha256()
+        with replacing(kept) as file:
+            for chunk in chunks_of(path):
+                hashed.update(chunk)
+                file.write(chunk)
+            if Digest(hashed.hexdigest(), file.tell()) != digest:
+                raise InfrastructureError(
+                    f"blob {digest}: the worker's file is something else; try again"
+                )
 
     def forget(self, digest: Digest) -> None:
         """Drop a blob, so that it is fetched again."""
@@ -126,16 +131,19 @@ class BlobCache:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             await download(self._stub, digest, path)
-            self._size_bytes += digest.size_bytes
-            if self._size_bytes > self._limit_bytes:
-                self._size_bytes = await asyncio.to_thread(
-                    _trim, self.root, int(self._limit_bytes * TRIM_TO), path
-                )
+            await self._count(digest)
         except OSError as error:
             raise InfrastructureError(
                 f"blob {digest}: the agent's cache cannot be written ({error.strerror}); "
                 f"free space in {self.root}"
             ) from error
+
+    async def _count(self, digest: Digest) -> None:
+        """Count a blob that has come, and drop others if they are too many."""
+        self._size_bytes += digest.size_bytes
+        if self._size_bytes > self._limit_bytes:
+            kept, limit_bytes = blob_path(self.root, digest), int(self._limit_bytes * TRIM_TO)
+            self._size_bytes = await asyncio.to_thread(_trim, self.root, limit_bytes, kept)
 
 
 def _is_used(path: Path, digest: Digest) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from types import SimpleNamespace
 
+import pytest
 from farm_agents import cache as caches
 from farm_agents.cache import BlobCache
 from farm_agents.outbox import Outbox
@@ -18,6 +19,7 @@ from farm.api.v1 import job_pb2
 from farm.core.clock import SystemClock
 from farm.core.digest import digest_of
 from farm.core.wire import digest_to_proto
+from farm.errors import InfrastructureError
 
 
 def test_run_whose_worker_has_no_file_left_fails_by_the_farms_fault_and_ends_no_agent(tmp_path):
@@ -63,3 +65,21 @@ def test_blob_that_is_trimmed_while_it_is_asked_for_is_fetched_again(tmp_path, m
     assert asyncio.run(BlobCache(tmp_path, None).fetch(digest)) == path
     assert fetched == [digest]
     assert path.exists()
+
+
+def test_kept_blobs_are_checked_and_count_like_those_that_were_fetched(tmp_path):
+    async def story():
+        cache = BlobCache(tmp_path / "cache", None, limit_bytes=250)
+        digests = []
+        for number in range(6):
+            source = tmp_path / f"{number}"
+            source.write_bytes(bytes([number]) * 100)
+            digests.append(digest_of(source.read_bytes()))
+            await cache.keep(source, digests[-1])
+        with pytest.raises(InfrastructureError, match="something else"):
+            await cache.keep(source, digests[0])
+        return [cache.has(it) for it in digests]
+
+    assert asyncio.run(story())[-1]
+    files = [it for it in (tmp_path / "cache").rglob("*") if it.is_file()]
+    assert 100 <= sum(it.stat().st_size for it in files) <= 250
