@@ -2,7 +2,8 @@
 
 Owns: its options. Does not own: candidates (`farm.cli.candidates`), what is shown (`farm.cli.measured`).
 
-Invariant: every candidate is shown, whatever became of it; the exit code is that of the first that is not ok.
+Invariant: every candidate is shown, whatever became of it, also if the farm fails before the last; the exit code is
+that of the first that is not ok.
 """
 
 from __future__ import annotations
@@ -97,10 +98,15 @@ def command(
             options=options,
             race=False,
         )
-        for measured in results:
-            found.append(measured)
-            steps.say(f"{measured.candidate.key}: {measured.status}")
-            steps.advance(len(found), len(candidates))
+        try:
+            for measured in results:
+                found.append(measured)
+                steps.say(f"{measured.candidate.key}: {measured.status}")
+                steps.advance(len(found), len(candidates))
+        except (FarmError, KeyboardInterrupt):  # what is measured already is nowhere else
+            for measured in found:
+                steps.say(_text(measured))
+            raise
     value = {"candidates": [_json(measured) for measured in found]}
     output.result(value, "\n".join(map(_text, found)))
     failed = next((it.error for it in found if it.error is not None), None)

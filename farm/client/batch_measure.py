@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from farm.artifact import Artifact
-from farm.client.lane import Lane
+from farm.client.lane import Lane, unexpected
 from farm.client.measuring import Candidate, Measured, Workload
-from farm.errors import BuildFailed, FarmError, InfrastructureError, InvalidInput
+from farm.client.patience import may_mend
+from farm.errors import BuildFailed, FarmError, InvalidInput, NobodyCanServe
 from farm.ir import Function
 from farm.measuring import Measurement, Options, Status
 from farm.target import as_target
@@ -81,6 +82,7 @@ class Batch:
         self._keys: set[str] = set()
         self._outstanding = 0
         self._closing = False
+        self._has_built = False
         self._best: dict[tuple[str, ...], float] = {}
         self._builders = ThreadPoolExecutor(plan.builds_ahead, "farm-build")
         self._lanes = [Lane(self, number) for number in range(plan.devices)]
@@ -216,11 +218,16 @@ class Batch:
         until = time.monotonic() + AWAY_S
         while True:
             try:
-                return artifact_of(self.client, candidate)
+                artifact = artifact_of(self.client, candidate)
             except FarmError as error:
-                if not error.retryable or self._closing or time.monotonic() > until:
+                # Who built before comes back, as an agent does that is started again.
+                mends = may_mend(error) or (isinstance(error, NobodyCanServe) and self._has_built)
+                if not mends or self._closing or time.monotonic() > until:
                     raise
                 time.sleep(PAUSE_S)
+            else:
+                self._has_built = True
+                return artifact
 
 
 def artifact_of(client: Client, candidate: Candidate) -> Artifact:
@@ -232,11 +239,6 @@ def artifact_of(client: Client, candidate: Candidate) -> Artifact:
         return Artifact.load(what)
     target = as_target(candidate.target or what.target or "llvm")
     return client.build({target: [what]})
-
-
-def unexpected(error: Exception) -> InfrastructureError:
-    """Return what a thread's end by a defect is for the caller."""
-    return InfrastructureError(f"measure: {type(error).__name__}: {error}; report this defect")
 
 
 def _kind(found: Measurement) -> tuple[str, ...]:

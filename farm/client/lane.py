@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from farm.api.v1 import measure_pb2
 from farm.client.measuring import subject_of, workload_message
+from farm.client.patience import may_mend
 from farm.errors import (
     DeviceBusy,
     FarmError,
@@ -96,13 +97,11 @@ class Lane:
                 if failing_since is None or batch.given != given:
                     failing_since, given = now, batch.given
                 lost = isinstance(error, NobodyCanServe) and self._last is not None
-                if not (error.retryable or lost) or now - failing_since > AWAY_S:
+                if not (may_mend(error) or lost) or now - failing_since > AWAY_S:
                     batch.fail(error)
                     return
                 time.sleep(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - a thread's end: the caller must learn of it
-                from farm.client.batch_measure import unexpected
-
                 batch.fail(unexpected(error))
                 return
 
@@ -182,6 +181,11 @@ class Lane:
             batch.done(work, Status.QUARANTINED, InfrastructureError(reason), device_id=device_id)
         else:
             batch.put_back([work])
+
+
+def unexpected(error: Exception) -> InfrastructureError:
+    """Return what a thread's end by a defect is for the caller."""
+    return InfrastructureError(f"measure: {type(error).__name__}: {error}; report this defect")
 
 
 def _hosts(device: DeviceInfo) -> list[Target]:

@@ -156,3 +156,8 @@ def is_away(error: FarmError) -> bool:
     )
     ended = error.details.get("grpc") == grpc.StatusCode.CANCELLED.name  # by a tracker that stops
     return isinstance(error, TrackerUnreachable) or broken or ended or is_own_deadline(error)
+
+
+def may_mend(error: FarmError) -> bool:
+    """Tell whether the same may work later: the farm failed, or its tracker is away or being stopped."""
+    return error.retryable or is_away(error)

@@ -8,14 +8,14 @@ Invariant: values are comparable between all places of one measurer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import farm.te as te
 from farm.artifact import Artifact
 from farm.client.measuring import Candidate, Measured, Workload, reference_artifact
-from farm.errors import InfrastructureError, InvalidInput, NobodyCanServe
+from farm.errors import FarmError, InfrastructureError, InvalidInput, NobodyCanServe
 from farm.ir import Function
 from farm.measuring import Comparison, Options, Status
 from farm.target import Target
@@ -175,7 +175,12 @@ class FarmMeasurer:
             selector=self._selector,
             options=self._deciding,
         )
-        job.wait()
+        try:
+            job.wait()
+        except KeyboardInterrupt:  # nobody will ask for it, and it would keep a device
+            with suppress(FarmError):
+                job.cancel("its tuning was interrupted")
+            raise
         compared = job.result().comparison
         if compared is None:
             raise InfrastructureError(

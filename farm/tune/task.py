@@ -7,6 +7,7 @@ Invariant: a configuration is tried once, in this tuning or in one that it resum
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter, deque
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from farm.client.measuring import Measured
-from farm.errors import FarmError, KernelFailed
+from farm.errors import FarmError, KernelFailed, ScheduleError
 from farm.ir import Function
 from farm.schedule import Schedule
 from farm.tune.limits import GAIN
@@ -185,7 +186,11 @@ class Task:
             first = ranked[0] if ranked else first  # it failed here: nothing to defend
         chosen = dict.fromkeys([first, *ranked[:FINALISTS], self.default])
         usable = [n for n in chosen if n in self._good or n not in self.search.history.costs]
-        return [(number, self.build(number)) for number in usable]
+        built = []
+        for number in usable:
+            with contextlib.suppress(ScheduleError):  # a trial that was resumed, of other rules
+                built.append((number, self.build(number)))
+        return built
 
     def winner(self, number: int, value: float, unit: str, wall: float) -> Winner:
         """Return the decision for a configuration."""

@@ -13,11 +13,13 @@ from farm.client import Candidate, Workload, batch_measure, lane
 from farm.client.batch_measure import Batch, Plan
 from farm.errors import (
     BuildFailed,
+    Cancelled,
     DeviceLost,
     FarmError,
     InfrastructureError,
     InvalidInput,
     NobodyCanServe,
+    TimeLimit,
 )
 from farm.measuring import Measurement, Options, Samples, Statistics, Status
 from farm.target import Target
@@ -232,6 +234,65 @@ def test_candidate_that_does_not_build_never_reaches_a_device():
     by_key = {it.candidate.key: it.status for it in found}
     assert by_key == {"bad": Status.BUILD_FAILED, "good": Status.OK}
     assert client.measured == [("good", "a")]
+
+
+def doubled(build):
+    """What comes of two functions, the second asked for when the first was built."""
+    client = FakeClient(["a"], lambda key, device: measured(1.0))
+    client.build = build
+    from farm import te
+
+    x = te.placeholder((4,), "int32", name="x")
+    function = te.function("f", [x, te.compute((4,), lambda i: x[i], name="y")])
+    batch = Batch(client, Plan("", 1, Workload(), Options(), 1, True, None))
+
+    try:  # one is built at a time
+        found = list(batch.measure(Candidate(key, function) for key in ("one", "two")))
+        return [it.status for it in found]
+    finally:
+        batch.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NobodyCanServe("build: no agent builds llvm/x86_64; start one"),
+        Cancelled("call: CANCELLED", grpc="CANCELLED"),  # of a tracker that is being stopped
+        TimeLimit("call: DEADLINE_EXCEEDED", grpc="DEADLINE_EXCEEDED"),  # of one that stands still
+        InfrastructureError("call: INTERNAL"),
+    ],
+)
+def test_builder_that_is_gone_for_a_while_ends_no_batch(error):
+    answers = iter([ARTIFACT, error, error, ARTIFACT])
+
+    def build(request):
+        answer = next(answers)
+        if isinstance(answer, FarmError):
+            raise answer
+        return answer
+
+    assert doubled(build) == [Status.OK, Status.OK]
+
+
+def test_batch_that_nobody_ever_built_for_ends_at_once():
+    def build(request):
+        raise NobodyCanServe("build: no agent builds llvm/x86_64; start one")
+
+    with pytest.raises(NobodyCanServe):
+        doubled(build)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Cancelled("call: CANCELLED", grpc="CANCELLED"),
+        TimeLimit("call: DEADLINE_EXCEEDED", grpc="DEADLINE_EXCEEDED"),
+    ],
+)
+def test_tracker_that_stops_or_stands_still_ends_no_batch(error):
+    answers = iter([error, error])
+    client = FakeClient(["a"], lambda key, device: next(answers, None) or measured(1.0))
+    assert [it.status for it in run(client, ["x"])] == [Status.OK]
 
 
 def test_closing_early_gives_the_devices_back():

@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from unit.tune.landscapes import X86, Landscape
 
 import farm.ops as ops
 import farm.te as te
-from farm.errors import InfrastructureError, InvalidInput
+from farm.errors import InfrastructureError, InvalidInput, ScheduleError, TrackerUnreachable
 from farm.ir import Function
 from farm.ir.stmt import For, walk
 from farm.measuring import Status
+from farm.target import Target
+from farm.tune.measurer import FarmMeasurer, Subject
 from farm.tune.records import Outcome, Records
 from farm.tune.roofline import Ceilings, Work, work_of
 from farm.tune.scheduler import choose, gradient
+from farm.tune.task import Task
 from farm.tune.tuner import Progress
 from farm.tune.tuning import tune as tune_whole
 
@@ -208,6 +212,48 @@ def test_ctrl_c_keeps_what_was_measured(records: Records) -> None:
     assert found.interrupted
     assert found.measured == 9
     assert len(list(records.find())) == 9
+
+
+def test_trial_of_a_former_run_that_no_schedule_is_made_of_any_more_is_left_out_of_the_comparison(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tune(layers(), Landscape(by_width), trials=12, records=records).decisions[0]
+    assert first.winner is not None
+    bad = first.task.template.space.number(first.winner.configuration)
+    build = Task.build
+
+    def refused(task: Task, number: int) -> Function:
+        if number == bad:
+            raise ScheduleError("vectorize: not this one any more")
+        return build(task, number)
+
+    monkeypatch.setattr(Task, "build", refused)
+    land = Landscape(by_width)
+    found = tune(layers(), land, trials=12, records=records, resume=True)
+    assert found.measured == 0
+    assert len(land.compared) == 1
+    assert found.decisions[0].winner not in (None, first.winner)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_comparison_that_is_interrupted_is_cancelled(answers: bool) -> None:
+    told = []
+
+    def wait() -> None:
+        raise KeyboardInterrupt
+
+    def cancel(reason: str) -> None:
+        told.append(reason)
+        if not answers:
+            raise TrackerUnreachable("tracker: nobody answers")
+
+    job = SimpleNamespace(wait=wait, cancel=cancel)
+    client = SimpleNamespace(compare=lambda *args, **more: job)
+    measurer = FarmMeasurer(client)  # type: ignore[arg-type]
+    measurer._places = []
+    with pytest.raises(KeyboardInterrupt):
+        measurer.compare(Subject(elementwise(), Target.parse(X86)), [elementwise(), elementwise()])
+    assert len(told) == 1
 
 
 def test_best_of_the_most_similar_device_is_measured_first(records: Records) -> None:
