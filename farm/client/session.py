@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from farm.client import batch as batches
 from farm.client.info import DeviceInfo
 from farm.client.layout import layout_of
 from farm.client.module import RemoteFunction, RemoteModule
+from farm.client.patience import is_away
 from farm.client.transfer import Store, artifact_bytes
 from farm.core.digest import digest_of
 from farm.core.limits import DEFAULT_LIMIT_S, MAX_FIRST_OUTPUT_BYTES, MAX_INLINE_ARTIFACT_BYTES
@@ -40,6 +42,7 @@ from farm.rpc import digest_to_proto, error_from_proto, rpc_errors
 AHEAD = 3
 """Messages of a batch on their way at a time."""
 CONTROL_TIMEOUT_S = 10.0
+RELEASE_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +260,10 @@ class Session:
         return self._store.tensors(arrays)
 
     def close(self) -> None:
-        """Give the device back, unless it was taken by `Client.hold`; does nothing the second time."""
+        """Give the device back, unless it was taken by `Client.hold`; does nothing the second time.
+
+        If the tracker is away, that is raised, and tried again in the background as long as the lease lasts.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
@@ -272,10 +278,32 @@ class Session:
             lease_token=self._lease.lease_token,
         )
         try:
-            with rpc_errors():
-                self._leases.Release(release, timeout=CONTROL_TIMEOUT_S)
+            self._release(release)
+        except FarmError as error:
+            if is_away(error):
+                later = threading.Thread(target=self._release_later, args=(release,), daemon=True)
+                later.start()
+            raise
         finally:
             self._replies.cancel()
+
+    def _release(self, request: lease_pb2.ReleaseRequest) -> None:
+        with rpc_errors():
+            self._leases.Release(request, timeout=CONTROL_TIMEOUT_S)
+
+    def _release_later(self, request: lease_pb2.ReleaseRequest) -> None:
+        """Give the device back once the tracker is there again, or nobody could have it until its lease has run out."""
+        until = time.monotonic() + self._lease.ttl_s
+        while time.monotonic() < until:
+            time.sleep(RELEASE_PAUSE_S)
+            try:
+                return self._release(request)
+            except FarmError as error:
+                if not is_away(error):
+                    return None
+            except ValueError:  # the connection was closed
+                return None
+        return None
 
     def __enter__(self) -> Session:
         """Return this session."""
