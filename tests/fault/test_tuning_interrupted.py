@@ -14,8 +14,8 @@ from farm.tune import Records
 from farm.tune.records import Outcome
 from farm.tune.tuning import tune
 
-TRIALS = 14
-KILLS = {3: "agent", 6: "tracker", 9: "both"}
+TRIALS = 9
+KILLS = {3: "agent", 6: "tracker"}
 """After how many trials what is killed."""
 
 
@@ -33,14 +33,13 @@ def test_tuning_goes_on_over_dead_agents_and_trackers_and_measures_nothing_twice
     left = dict(KILLS)
 
     def kill(progress):
-        what = left.pop(progress.measured, "")
-        if what in ("agent", "both"):
-            farm.agents["a1"].kill()
-        if what in ("tracker", "both"):
-            farm.tracker.kill()
-            farm.start_tracker()
-        if what in ("agent", "both"):
-            farm.start_agent("a1", "cpu", builds=("llvm/x86_64",))
+        match left.pop(progress.measured, ""):
+            case "agent":
+                farm.agents["a1"].kill()
+                farm.start_agent("a1", "cpu", builds=("llvm/x86_64",))
+            case "tracker":
+                farm.tracker.kill()
+                farm.start_tracker()
 
     client = farm.client()
     farm.until_good(client, "a1-cpu")
