@@ -239,8 +239,8 @@ def measure_agents(
     settle_s, seen_s = 3 * run_s, max(size.seconds, run_s)  # first the runs have to end out of step
     asked = size.agents + int(2 * GRANT_LOAD * rate * (settle_s + seen_s)) + LEAST
     lacking = asked - (size.jobs - len(finished))
+    load.run_for(run_s)  # before the rest is submitted, or all of it would be done by then
     asyncio.run(submit(tracker.address, artifact, range(size.jobs, size.jobs + max(0, lacking))))
-    load.run_for(run_s)
     time.sleep(settle_s)
     finished += load.figures().finished
     seen = collect(load, seen_s)

@@ -27,3 +27,15 @@ def test_limits_that_are_no_numbers_or_negative_are_refused(option, tmp_path, ca
     name = option.partition("=")[0]
     assert f"farm_tracker: {name}: " in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_agents_report_less_often_where_they_are_many_and_twice_before_their_silence_counts():
+    limits = Limits()
+    assert [limits.heartbeat_of(it) for it in (1, 500, 750, 1000, 100_000)] == [
+        1.0,
+        1.0,
+        1.5,
+        2.0,
+        2.0,
+    ]
+    assert limits.heartbeat_of(100_000) <= limits.suspect_s / 2

@@ -102,11 +102,12 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     async def _push(self, context: Control, link: Link) -> None:
         revision = 0
-        heartbeat_s = self._tracker.state.limits.heartbeat_s
         desired = await link.take()
         while True:
             revision += 1
             now = self._tracker.clock.now()
+            state = self._tracker.state
+            heartbeat_s = state.limits.heartbeat_of(len(state.agents))
             if not await write(context, desired_to_proto(desired, revision, heartbeat_s, now)):
                 return
             # The same again after a while: an agent that hears nothing takes its tracker for gone.

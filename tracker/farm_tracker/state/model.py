@@ -111,6 +111,7 @@ class Limits:
     """
 
     heartbeat_s: float = 1.0
+    heartbeats_per_s: float = 500.0
     suspect_s: float = 4.0
     offline_s: float = 10.0
     prepare_s: float = JOB_PREPARE_S
@@ -137,6 +138,14 @@ class Limits:
     log_bytes: int = 4 << 20
     notes_kept: int = 10_000
     expired_at_once: int = 500
+
+    def heartbeat_of(self, agents: int) -> float:
+        """Return how often each of so many agents has to report, in seconds.
+
+        Many report less often, so that hearing them takes no more than a part of one CPU; each does so twice before
+        its silence counts.
+        """
+        return max(self.heartbeat_s, min(self.suspect_s / 2, agents / self.heartbeats_per_s))
 
     def term_of(self, limit_s: float) -> float:
         """Return the term of the lease of a run with this limit: what all that is done under it may take."""
