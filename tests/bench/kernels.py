@@ -3,8 +3,9 @@
 Figures: ``matmul_512_f32_1t``, ``matmul_512_f32_2t``, ``matmul_1024_f32_1t`` (GFLOP/s; peer: numpy's OpenBLAS),
 ``matmul_512_i8_1t`` (GOP/s), ``conv3x3_1t`` (GFLOP/s; 64 to 64 channels, 56 x 56), ``depthwise_1t``, ``softmax_1t``,
 ``layer_norm_1t`` (GB/s read and written; peer: onnxruntime), and beside the last three ``copy_1t``, what numpy copies
-of as many bytes (a goal is at least 0.8 of it). Ours are the operators of `farm.ops` with their default schedules, as
-`farm.ops.schedules.scheduled` gives them to everybody; nothing is tuned.
+of as many bytes (a goal is at least 0.8 of it), and ``copy_past_1t``, what a copy of ours does that stores past the
+caches, as softmax and layer norm do and numpy does not. Ours are the operators of `farm.ops` with their default
+schedules, as `farm.ops.schedules.scheduled` gives them to everybody; nothing is tuned.
 
 Ours and the peer's calls take turns. On one thread, time is the calling thread's CPU time, which other programs on the
 machine disturb least; on two it is wall time. Values are medians.
@@ -151,7 +152,20 @@ def others() -> list[Case]:
     )
     softmax = operator("softmax", [rows.shape], ops.softmax)
     norm = operator("norm", [rows.shape, gamma.shape, beta.shape], ops.layer_norm)
+    copy = operator(
+        "copy", [rows.shape], lambda x: te.compute(x.shape, lambda *at: x[at], name="y")
+    )
+    target = np.empty_like(rows)
+
+    def numpy_copy() -> Array:
+        np.copyto(target, rows)
+        return target
+
     return [
+        Case(
+            *("copy_past_1t", copy, [rows], moved, "GB/s", "none: the machine's own"),
+            *("numpy.copyto", numpy_copy, 0),
+        ),
         Case(
             *("matmul_512_i8_1t", _default("matmul_i8", narrow, ops.matmul), bytes_ab, 2 * n**3),
             *("GOP/s", "ratio >= 1", name, peers.matmul_i8(*bytes_ab), 0),

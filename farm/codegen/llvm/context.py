@@ -20,6 +20,9 @@ from farm.codegen.llvm.unit import Unit
 from farm.ir.bounds import Facts, Interval, assume
 from farm.ir.expr import Expr, Var, walk
 
+LINE_BYTES = 64
+"""Of a cache, as far as code is made for it."""
+
 
 @dataclass
 class Context:
@@ -43,6 +46,12 @@ class Context:
         Which lanes are on, a vector of i1; None if all are.
     float_flags
         What may be done to floats, in LLVM's words.
+    streamed
+        Names of buffers, aligned to `LINE_BYTES`, whose stores are to go past the caches.
+    ahead
+        How many elements ahead of its loads what a parameter holds is fetched into the caches; 0: not at all.
+    parameters
+        Names of the function's parameters.
     """
 
     unit: Unit
@@ -55,6 +64,9 @@ class Context:
     lanes: int = 1
     mask: ir.Value | None = None
     float_flags: tuple[str, ...] = ()
+    streamed: frozenset[str] = frozenset()
+    ahead: int = 0
+    parameters: frozenset[str] = frozenset()
     _remembered: list[dict[Hashable, ir.Value]] = field(default_factory=lambda: [{}])
 
     @property

@@ -8,12 +8,13 @@ large is not followed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.context import LINE_BYTES, Context
 from farm.codegen.llvm.linear import LANE, Linear
 from farm.codegen.llvm.types import I64
 from farm.ir.bounds import Interval
@@ -26,6 +27,13 @@ VECTOR_BYTES = 128
 """Size of the widest vectors: four registers of 256 bits."""
 
 MAX_CHUNKS = 8  # vectors of one loop that are emitted one after the other
+STREAM = "llvm.stream"
+"""Key of a loop's hint: if not 0, what it stores to parameters goes past the caches, as it is not needed soon."""
+
+AHEAD = "llvm.ahead"
+"""Key of a loop's hint: how many elements ahead of its loads of parameters are fetched into the caches."""
+
+MAX_AHEAD = 1 << 24
 MAX_UNROLLED_NODES = 20_000  # what all copies of a loop's body may come to together
 
 
@@ -37,7 +45,50 @@ class Loops:
     stmt: Callable[[Stmt], None]
 
     def emit(self, loop: For) -> None:
-        """Emit a loop; a parallel one is counted here."""
+        """Emit a loop, heeding its hints; a parallel one is counted here."""
+        hints, context = dict(loop.annotations), self.context
+        ahead, context.ahead = context.ahead, _amount(hints.get(AHEAD)) or context.ahead
+        streamed = self._streamed(loop.body) if _amount(hints.get(STREAM)) else frozenset()
+        if streamed:
+            self._past_caches(loop, streamed)
+        else:
+            self._emit(loop)
+        context.ahead = ahead
+
+    def _streamed(self, body: Stmt) -> frozenset[str]:
+        """Return the parameters that a loop only stores to, unless it is inside one that streams or masks already."""
+        context = self.context
+        if context.streamed or context.lanes > 1:
+            return frozenset()
+        stored = {stmt.buffer.name for stmt in walk(body) if isinstance(stmt, Store)}
+        loaded = {
+            node.buffer.name
+            for stmt in walk(body)
+            for expr in expressions(stmt)
+            for node in walk_expr(expr)
+            if isinstance(node, Load)
+        }
+        return frozenset(stored - loaded) & context.parameters
+
+    def _past_caches(self, loop: For, streamed: frozenset[str]) -> None:
+        """Emit a loop twice: with stores that go past the caches, which only aligned ones can, and as usual."""
+        context, builder = self.context, self.context.builder
+        addresses = [builder.ptrtoint(context.pointers[name], I64) for name in sorted(streamed)]
+        together = functools.reduce(builder.or_, addresses)
+        low = builder.and_(together, ir.Constant(I64, LINE_BYTES - 1))
+        names = ("streamed", "cached", "stored")
+        past, usual, done = (builder.append_basic_block(name) for name in names)
+        builder.cbranch(builder.icmp_unsigned("==", low, ir.Constant(I64, 0)), past, usual)
+        for block, chosen in ((past, streamed), (usual, frozenset[str]())):
+            builder.position_at_end(block)
+            context.streamed = chosen
+            with context.region():
+                self._emit(loop)
+            builder.branch(done)
+        context.streamed = frozenset()
+        builder.position_at_end(done)
+
+    def _emit(self, loop: For) -> None:
         if loop.extent == 1:
             self._once(loop, Linear(0), Interval(0, 0))
         elif loop.kind is LoopKind.UNROLLED and copies(loop) <= MAX_UNROLLED_NODES:
@@ -69,8 +120,11 @@ class Loops:
                 self.context.learn(var, Interval(0, chunks - 1))
                 self._lanes(loop, lanes, Linear(0, {var: lanes}))
             del self.context.variables[var.name]
-        if rest:
-            self._lanes(loop, rest, Linear(chunks * lanes))
+        begin = chunks * lanes
+        while rest:  # in powers of two: LLVM spells others out, element by element
+            width = 1 << (rest.bit_length() - 1)
+            self._lanes(loop, width, Linear(begin))
+            begin, rest = begin + width, rest - width
 
     def _lanes(self, loop: For, lanes: int, start: Linear) -> None:
         """Emit the iterations from `start` on as the lanes of one vector."""
@@ -130,6 +184,11 @@ class Counted:
         last = builder.icmp_unsigned("==", following, self.end)
         builder.cbranch(last, done, self.body)
         builder.position_at_end(done)
+
+
+def _amount(hint: int | str | None) -> int:
+    """Return a hint's number, 0 for what is none."""
+    return hint if isinstance(hint, int) and 0 < hint <= MAX_AHEAD else 0
 
 
 def copies(stmt: Stmt) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.context import LINE_BYTES, Context
 from farm.codegen.llvm.halves import narrow, widen
 from farm.codegen.llvm.linear import LANE, ZERO, Linear
 from farm.codegen.llvm.types import I32, I64, PTR, element, memory_type, vector
@@ -201,6 +201,7 @@ class Memory:
         wide = vector(kind, context.lanes)
         pointer, mask = self._pointer(access), context.mask
         if mask is None or not access.guarded:
+            self._fetch_ahead(access, pointer, kind)
             return builder.load(pointer, typ=wide, align=_alignment(access))
         load = context.unit.intrinsic(
             "llvm.masked.load", [wide, PTR], wide, [PTR, I32, mask.type, wide]
@@ -208,10 +209,31 @@ class Memory:
         align = ir.Constant(I32, _alignment(access))  # newer LLVMs turn it into an attribute
         return builder.call(load, [pointer, align, mask, ir.Constant(wide, 0)])
 
+    def _fetch_ahead(self, access: Access, pointer: ir.Value, kind: ir.Type) -> None:
+        """Fetch what will be loaded some time later; an address outside the buffer does nothing."""
+        context, builder = self.context, self.context.builder
+        if not context.ahead or access.buffer.name not in context.parameters:
+            return
+        fetch = context.unit.intrinsic("llvm.prefetch", [PTR], ir.VoidType(), [PTR, I32, I32, I32])
+        size_bytes = access.buffer.dtype.size_bytes
+        for first in range(0, context.lanes, max(1, LINE_BYTES // size_bytes)):
+            index = ir.Constant(I64, context.ahead + first)
+            there = element(builder, pointer, index, kind, inside=False)
+            # of the two kinds of access, reading; into the cache next to the core; data
+            builder.call(
+                fetch, [there, ir.Constant(I32, 0), ir.Constant(I32, 3), ir.Constant(I32, 1)]
+            )
+
     def _store_together(self, access: Access, value: ir.Value) -> None:
         context, builder = self.context, self.context.builder
         pointer = self._pointer(access)
         if context.mask is None:
+            size_bytes = access.buffer.dtype.size_bytes * context.lanes
+            align = _alignment(access, base=LINE_BYTES)
+            if access.buffer.name in context.streamed and align >= min(size_bytes, LINE_BYTES):
+                store = builder.store(value, pointer, align=align)
+                store.set_metadata("nontemporal", context.unit.nontemporal())
+                return
             builder.store(value, pointer, align=_alignment(access))
             return
         store = context.unit.intrinsic(
@@ -336,12 +358,13 @@ class Memory:
         self.context.builder.store(value, pointer, align=access.buffer.dtype.size_bytes)
 
 
-def _alignment(access: Access, start: Linear | None = None) -> int:
-    """Return the alignment in bytes that an access is sure to have."""
+def _alignment(access: Access, start: Linear | None = None, base: int = 1) -> int:
+    """Return the alignment in bytes that an access is sure to have, in a buffer that is aligned to `base`."""
     form = access.start if start is None else start
     size = access.buffer.dtype.size_bytes
     known = math.gcd(
-        access.buffer.align_bytes, *(size * n for n in (form.constant, *form.terms.values()))
+        max(access.buffer.align_bytes, base),
+        *(size * n for n in (form.constant, *form.terms.values())),
     )
     return max(known & -known, 1)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from farm.artifact.abi import parallel_symbol
-from farm.codegen.llvm.context import Context
+from farm.codegen.llvm.context import LINE_BYTES, Context
 from farm.codegen.llvm.loops import Counted
 from farm.codegen.llvm.types import I8, I32, I64, PTR, alloca, element
 from farm.codegen.llvm.unit import Unit
@@ -30,7 +30,6 @@ SHARE_TYPE = ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64])
 LAUNCH_TYPE = ir.FunctionType(I32, [PTR, PTR, I64, I64])
 """``int32_t (share, env, extent, scratch_bytes)``: runs all iterations; not 0 if it ran none."""
 
-LINE_BYTES = 64
 MAX_ALIGN_BYTES = 4096  # the most that a buffer may ask for; launchers align scratch memory so
 
 
@@ -151,6 +150,8 @@ class _Outlined:
             own.variables[name] = index
             own.learn(self.loop.var, Interval(0, self.loop.extent - 1))
             self.parallel.body(own, self.loop.body)
+        if own.unit.streams:
+            builder.fence("seq_cst")
         builder.ret_void()
         return inner
 

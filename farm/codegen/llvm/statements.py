@@ -70,7 +70,8 @@ class Kernel:
         self.parallel = Parallel(self.unit, self.symbol, self._elsewhere)
         builder = ir.IRBuilder(kernel.append_basic_block("entry"))
         flags = _float_flags(self.function.fast_math)
-        self._enter(Context(self.unit, builder, float_flags=flags))
+        names = frozenset(param.buffer.name for param in params)
+        self._enter(Context(self.unit, builder, float_flags=flags, parameters=names))
         for param, argument in zip(params, kernel.args, strict=True):
             for attribute in ("noalias", "nonnull", "noundef"):
                 argument.add_attribute(attribute)
@@ -79,6 +80,8 @@ class Kernel:
             self.context.pointers[param.buffer.name] = argument
         self._place_inner_buffers()
         self._stmt(self.function.body)
+        if self.unit.streams:
+            builder.fence("seq_cst")
         builder.ret(ir.Constant(I32, 0))
         return kernel
 

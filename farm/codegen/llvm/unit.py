@@ -54,6 +54,8 @@ class Unit:
         Whether instructions say which line they come from.
     texts
         What is added to the module as LLVM's text.
+    streams
+        Whether some store goes past the caches, so that a fence has to follow before other threads are told.
     """
 
     module: ir.Module
@@ -63,6 +65,7 @@ class Unit:
     dots: Dots = Dots.NONE
     lines: bool = False
     texts: list[str] = field(default_factory=list)
+    streams: bool = False
     _functions: dict[str, ir.Function] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -77,6 +80,11 @@ class Unit:
         if full not in self._functions:
             self._functions[full] = ir.Function(self.module, ir.FunctionType(result, args), full)
         return self._functions[full]
+
+    def nontemporal(self) -> ir.MDValue:
+        """Return what marks a store that goes past the caches, and note that there is one."""
+        self.streams = True
+        return self.module.add_metadata([ir.Constant(I32, 1)])
 
     def callee(self, symbol: str) -> ir.Function:
         """Return the declaration of another function with ABI 1."""

@@ -26,6 +26,7 @@ from farm.ops.schedules.rows import (
     schedule_shared_rows,
 )
 from farm.ops.schedules.threads import schedule_threads
+from farm.ops.schedules.traffic import schedule_traffic
 from farm.ops.schedules.window import schedule_stage, schedule_window, window_knobs
 from farm.schedule import Schedule
 from farm.schedule.block import Leaf
@@ -91,6 +92,9 @@ def stages(sch: Schedule, target: Target) -> list[Stage]:
             found.append(Stage(name, tuple(_sums(leaf, machine))))
     for name, leaf in leaves.items():  # they may have moved into loops of the sums
         found.append(Stage(name, tuple(_passes(leaf, machine))))
+    if target.family in ("llvm/x86_64", "llvm/aarch64"):
+        traffic = Recipe("traffic", Knobs(), lambda s, _: schedule_traffic(s))
+        found.append(Stage(WHOLE, (traffic,)))
     return [stage for stage in found if stage.recipes]
 
 

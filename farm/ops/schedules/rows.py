@@ -9,6 +9,7 @@ from farm.errors import ScheduleError
 from farm.ir.expr import Expr, Select, walk
 from farm.ops.schedules.knobs import Choice, Knobs, divisors, values
 from farm.ops.schedules.machine import Machine
+from farm.ops.schedules.traffic import is_streamed
 from farm.schedule import Schedule
 from farm.schedule.block import Leaf
 
@@ -119,7 +120,8 @@ def schedule_shared_rows(sch: Schedule, blocks: list[str]) -> None:
     for name in stages:
         if sum(not each.reduce for each in sch.block(name).iters) == len(rows):
             sch.set_scope(name, 0, "register")  # one element a row
-    _overwrite(sch, last, stages)
+    if not is_streamed(sch.block(last).buffer):
+        _overwrite(sch, last, stages)
 
 
 def _overwrite(sch: Schedule, last: str, stages: list[str]) -> None:

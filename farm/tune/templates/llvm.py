@@ -21,7 +21,6 @@ from farm.tune.space import Configuration
 from farm.tune.templates.template import Template, refused, space_of
 
 PARALLEL = "parallel"
-SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class _Decision:
     @property
     def key(self) -> str:
         """What the names of its parameters begin with."""
-        return self.stage.block or SHARED
+        return self.stage.block or self.stage.recipes[0].name
 
     def parameter(self, recipe: Recipe, knob: str) -> str:
         """Return the name of a knob's parameter."""

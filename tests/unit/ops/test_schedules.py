@@ -15,6 +15,7 @@ import farm.ops.schedules
 import farm.ops.schedules.contraction
 import farm.ops.schedules.knobs
 import farm.ops.schedules.threads
+import farm.ops.schedules.traffic
 import farm.te as te
 from farm.errors import ScheduleError
 from farm.ir import Function, interpret
@@ -143,6 +144,57 @@ def test_softmax_keeps_its_powers_in_the_result() -> None:
     text = str(scheduled(rows(ops.softmax, 2, 64), X86))
     assert "softmax_exp[" not in text
     assert "softmax[i0_4, " in text.split("exp(")[0]
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let arrays of some KiB be larger than the caches."""
+    monkeypatch.setattr(farm.ops.schedules.traffic, "LARGE_BYTES", 1 << 10)
+    monkeypatch.setattr(farm.ops.schedules.traffic, "FAR_BYTES", 1 << 10)
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("operator", "shape", "streams", "ahead"),
+    [
+        (ops.softmax, (6, 256), 1, 1),
+        (ops.layer_norm, (3, 2, 256), 1, 1),
+        (ops.relu, (5, 256), 1, 0),
+        (ops.relu, (5, 250), 0, 0),  # rows end inside lines
+        (ops.softmax, (4, 64), 1, 0),  # rows too short to be worth it
+        (lambda x: ops.sum(x, -1), (8, 256), 0, 0),
+    ],
+)
+def test_loops_over_large_arrays_get_hints_and_compute_the_same(
+    operator: Callable[..., te.Tensor],
+    shape: tuple[int, ...],
+    streams: int,
+    ahead: int,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(farm.ops.schedules.threads, "LEAST", 1)
+    function = rows(operator, *shape)
+    schedule = default_schedule(function, X86, threads=threads)
+    text = str(schedule)
+    assert text.count("llvm.stream=1") == streams
+    assert text.count(f"llvm.ahead={shape[-1]}") == ahead
+    inputs = arguments(function, 3)
+    found = interpret(schedule.function, inputs, check_conflicts=True)
+    for a, b in zip(found, interpret(function, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=3e-5)
+    assert Trace.from_json(schedule.trace.to_json()).apply(function).function == schedule.function
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_powers_of_a_large_softmax_are_kept_in_a_row_of_their_own() -> None:
+    text = str(scheduled(rows(ops.softmax, 6, 256), X86))
+    assert "softmax_exp[" in text
+
+
+def test_arrays_that_fit_the_caches_get_no_hints() -> None:
+    assert "llvm." not in str(scheduled(rows(ops.softmax, 64, 256), X86))
 
 
 def test_small_functions_get_no_threads() -> None:
