@@ -1,7 +1,8 @@
 ; A pool of threads that shares out parallel loops: see farm/runtime/pool.py.
 ;
 ; One job at a time: the caller of @farm_launch works too, as worker 0. Workers take parts of the loop by adding to @next;
-; the last one that finds nothing left posts @done. A worker waits for a job in its semaphore, at first without sleeping.
+; the last one that finds nothing left posts @done. Whoever waits looks for a while, and lets others run on the core between
+; two looks, before it sleeps: to wake a thread takes longer than many a loop.
 
 %semaphore = type [64 x i8] ; sem_t, with room to spare
 
@@ -12,6 +13,7 @@
 @scratch = global [64 x ptr] zeroinitializer
 @scratch_size = global i64 0
 @stopping = global i64 0
+@patience = global i64 0 ; nanoseconds
 
 @share = global ptr null
 @env = global ptr null
@@ -24,6 +26,8 @@ declare i32 @sem_init(ptr, i32, i32)
 declare i32 @sem_wait(ptr)
 declare i32 @sem_trywait(ptr)
 declare i32 @sem_post(ptr)
+declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @posix_memalign(ptr, i64, i64)
@@ -53,9 +57,24 @@ none:
   ret void
 }
 
-; Waits for a semaphore; looks some thousand times before it sleeps.
+; Returns the time in nanoseconds: CLOCK_MONOTONIC.
+define internal i64 @now() {
+entry:
+  %time = alloca [2 x i64]
+  %status = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time
+  %at = getelementptr inbounds [2 x i64], ptr %time, i64 0, i64 1
+  %rest = load i64, ptr %at
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %rest
+  ret i64 %sum
+}
+
+; Waits for a semaphore; looks for @patience before it sleeps.
 define internal void @wait(ptr %semaphore) {
 entry:
+  %patience = load i64, ptr @patience
+  %began = call i64 @now()
   br label %look
 look:
   %count = phi i32 [ 0, %entry ], [ %next, %again ]
@@ -64,8 +83,18 @@ look:
   br i1 %got, label %out, label %again
 again:
   %next = add i32 %count, 1
-  %more = icmp ult i32 %next, 3000
-  br i1 %more, label %look, label %sleep
+  %more = icmp ult i32 %next, 64
+  br i1 %more, label %look, label %pause
+pause:
+  %time = call i64 @now()
+  %spent = sub i64 %time, %began
+  %late = icmp sge i64 %spent, %patience
+  br i1 %late, label %sleep, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  %tried = call i32 @sem_trywait(ptr %semaphore)
+  %there = icmp eq i32 %tried, 0
+  br i1 %there, label %out, label %pause
 sleep:
   %slept = call i32 @sem_wait(ptr %semaphore)
   %woken = icmp eq i32 %slept, 0
@@ -167,9 +196,11 @@ out:
   ret i32 0
 }
 
-; Starts threads 1 to before `threads`; returns how many there are with the caller.
-define i64 @farm_start(i64 %threads) {
+; Starts threads 1 to before `threads`, which look for `patience` nanoseconds before they sleep; returns how many there are
+; with the caller.
+define i64 @farm_start(i64 %threads, i64 %patience) {
 entry:
+  store i64 %patience, ptr @patience
   %first = call i32 @sem_init(ptr @done, i32 0, i32 0)
   br label %each
 each:

@@ -10,6 +10,7 @@ there are. The pool's code (`pool.ll`) calls the C library alone and runs withou
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
@@ -18,8 +19,11 @@ from farm.errors import InfrastructureError, InvalidInput
 from farm.runtime.assembled import object_of
 
 MAX_THREADS = 64
+PATIENCE_NS = 2_000_000
+"""How long an idle thread looks for work before it sleeps, if each thread has a core: longer than what lies between two
+calls in a row, and short enough not to be seen in what a core does."""
 _IMPORTS = (
-    *("sem_init", "sem_wait", "sem_trywait", "sem_post"),
+    *("sem_init", "sem_wait", "sem_trywait", "sem_post", "sched_yield", "clock_gettime"),
     *("pthread_create", "pthread_join", "posix_memalign", "free"),
 )
 _EXPORTS = ("farm_launch", "farm_start", "farm_stop")
@@ -57,8 +61,9 @@ class Pool:
         self.launcher: int = self._library["farm_launch"]
         """Address of the launcher, as `farm.artifact.abi` says."""
         self._stop = ctypes.CFUNCTYPE(None)(self._library["farm_stop"])
-        start = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(self._library["farm_start"])
-        started = start(threads)
+        types = (ctypes.c_int64,) * 3
+        start = ctypes.CFUNCTYPE(*types)(self._library["farm_start"])
+        started = start(threads, PATIENCE_NS if threads <= len(os.sched_getaffinity(0)) else 0)
         if started < threads:
             self.close()
             raise InfrastructureError(

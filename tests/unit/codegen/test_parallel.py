@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +87,26 @@ def test_results_are_the_same_with_any_number_of_threads(threads, artifact):
         samples = module.call("copy", [values], repeat=200)
         assert np.array_equal(samples.outputs[0], values + 1)
     assert threads_here() == before
+
+
+def asleep(task):
+    """Whether a thread sleeps; its name may hold anything."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+@pytest.mark.parametrize("cores", [1, 64])
+def test_idle_threads_go_to_sleep_and_wake_for_the_next_call(cores, artifact, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    before = set(Path("/proc/self/task").iterdir())
+    with native_loader([str(HERE)], ANYTHING, threads=3).load(artifact) as module:
+        workers = set(Path("/proc/self/task").iterdir()) - before
+        assert len(workers) == 2
+        for _ in range(2):
+            assert module.call("copy", [np.arange(5.0)]).outputs[0].tolist() == [1, 2, 3, 4, 5]
+            until = time.monotonic() + 60
+            while not all(map(asleep, workers)) and time.monotonic() < until:
+                time.sleep(0.001)
+            assert all(map(asleep, workers))
 
 
 @pytest.mark.parametrize("threads", [0, 65, -1])
