@@ -123,7 +123,8 @@ def plan(
                 f"function {function.name}: private on {target}, where nothing can call it; make it public"
             )
         key = (Target(target.kind, target.options), function.name)
-        if serialise(functions.setdefault(key, function)) != serialise(function):
+        first = functions.setdefault(key, function)
+        if first is not function and serialise(first) != serialise(function):
             raise DuplicateSymbol(
                 f"function {function.name}: two different ones for {target}; rename one"
             )
@@ -201,13 +202,14 @@ def _link(stmt: Stmt, symbols: Mapping[str, str]) -> Stmt:
 
 def _items(functions: Mapping[tuple[Target, str], Function], host: Target) -> Iterator[BuildItem]:
     ordered = sorted(functions.items(), key=lambda entry: (entry[0][0].preference, entry[0][1]))
+    private: dict[Target, dict[str, str]] = {}
+    for (target, name), function in functions.items():
+        if function.private:
+            private.setdefault(target, {})[name] = private_symbol(name, target.id)
     for (target, _), function in ordered:
-        symbols = {
-            name: private_symbol(name, target.id)
-            for (other, name), it in functions.items()
-            if it.private and other == target
-        }
-        code = serialise(replace(function, body=_link(function.body, symbols)))
+        symbols = private.get(target)
+        linked = replace(function, body=_link(function.body, symbols)) if symbols else function
+        code = serialise(linked)
         yield BuildItem("device", target, function, code)
         if target.is_accelerator:
             yield BuildItem("host", host, function, code)
