@@ -97,8 +97,11 @@ class Builder:
         try:
             zygote = await self.zygote()
             moved(BuildPhase.COMPILING)
-            with contextlib.ExitStack() as stack:
-                attempt, path = await self._compile(zygote, order, folder, stack)
+            async with contextlib.AsyncExitStack() as stack:
+                child = await zygote.fork(self._config(folder))
+                # To its end, so that an attempt that is killed ends only when its processes have.
+                stack.push_async_callback(lambda: finish(child.kill()))
+                attempt, path = await self._compile(child, order, stack)
                 moved(BuildPhase.STORING)
                 if path is None:
                     if attempt.error.details.get("blob") == order.function.sha256:
@@ -134,24 +137,23 @@ class Builder:
             )
 
     async def _compile(
-        self, zygote: Zygote, order: BuildOrder, folder: Path, stack: contextlib.ExitStack
+        self, child: Child, order: BuildOrder, stack: contextlib.AsyncExitStack
     ) -> tuple[agent_pb2.BuildAttempt, Path | None]:
-        """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it."""
-        child = await zygote.fork(self._config(folder))
+        """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it.
+
+        The child is then dying, which takes longer than to store what it made.
+        """
         keep_off(child.pid)
-        try:
-            await child.send(_task(order).SerializeToString())
-            frame = await child.receive()
-            if frame is not None:
-                attempt = _excused(order, child, _attempt(order, frame))
-                path = None
-                if attempt.WhichOneof("outcome") == "module":
-                    path = stack.enter_context(child.result(_built(attempt.module).object))
-                return attempt, path
-        finally:
-            # To its end, so that an attempt that is killed ends only when its processes have.
-            status = await finish(child.kill())
-        return _crashed(order, child, status), None
+        await child.send(_task(order).SerializeToString())
+        frame = await child.receive()
+        if frame is None:
+            return _crashed(order, child, await finish(child.kill())), None
+        attempt = _excused(order, child, _attempt(order, frame))
+        path = None
+        if attempt.WhichOneof("outcome") == "module":
+            path = stack.enter_context(child.result(_built(attempt.module).object))
+        child.start_to_kill()
+        return attempt, path
 
 
 async def _persist(transfer: Callable[[], Awaitable[object]]) -> None:
