@@ -231,7 +231,12 @@ def _verdict(decision: Decision) -> str:
 
     task, winner = decision.task, decision.winner
     if task.best is None:
-        return f"nothing ran right ({failures(task) or 'nothing was tried'})"
+        causes = failures(task)
+        return (
+            f"nothing ran right ({causes})"
+            if causes
+            else "not tried: the trials or the time were used up"
+        )
     best = amount(task.best, task.unit)
     if winner is None:
         why = (

@@ -138,10 +138,13 @@ class Tuner:
         if self._records is not None:
             self._records.add(workloads_=[task.workload for task in self._tasks])
         self._tell()
+        share = min(
+            SLICE, max(1, self._limits.trials // len(self._tasks))
+        )  # few trials: some for each
         while open_tasks := [task for task in self._tasks if not self._is_over(task)]:
             task = open_tasks[choose(open_tasks)]
             left = self._limits.trials - self.progress.trials
-            self._try(task, left if len(open_tasks) == 1 else min(SLICE, left))
+            self._try(task, left if len(open_tasks) == 1 else min(share, left))
 
     def decide(self) -> list[Decision]:
         """Compare the best of each workload with its incumbent; record what wins."""

@@ -95,6 +95,8 @@ class _Scale:
 
     def ticks(self) -> list[float]:
         """Return round values within the range."""
+        if self.log and (marks := self._decades()):
+            return marks
         step = 10 ** math.floor(math.log10((self.high - self.low) / TICKS))
         for factor in (1, 2, 5, 10):
             if (self.high - self.low) / (step * factor) <= TICKS:
@@ -104,6 +106,20 @@ class _Scale:
         marks = [(first + n) * step for n in range(TICKS + 2)]
         found = [mark for mark in marks if mark <= self.high]
         return [10**mark for mark in found] if self.log else found
+
+    def _decades(self) -> list[float]:
+        """Return powers of ten within a logarithmic range, with what lies between as far as there is room.
+
+        Empty if the range is so small that hardly two of them are in it.
+        """
+        exponents = range(math.floor(self.low), math.ceil(self.high) + 1)
+        for factors in (range(1, 10), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+            marks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
+            inside = [mark for mark in marks if self.low <= math.log10(mark) <= self.high]
+            if len(inside) <= TICKS + 1:
+                return inside if len(inside) > 2 else []
+        every = math.ceil(len(inside) / TICKS)
+        return inside[::every]
 
 
 def _frame(sx: _Scale, sy: _Scale, x: Axis, y: Axis) -> str:

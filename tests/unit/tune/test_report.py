@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from unit.tune.landscapes import Landscape
 
 import farm.ops as ops
@@ -15,7 +17,7 @@ import farm.te as te
 from farm.measuring import Status
 from farm.tune.records import Records
 from farm.tune.report import report
-from farm.tune.report.svg import Axis, Series, plot
+from farm.tune.report.svg import TICKS, Axis, Series, _Scale, plot
 from farm.tune.tuning import tune
 
 
@@ -128,3 +130,19 @@ def test_plot_takes_any_points(points: list[tuple[float, float]], log: bool) -> 
     Page(text)
     for number in re.findall(r'(?:cx|cy|x1|y1)="([^"]*)"', text):
         assert -1 <= float(number) <= 641
+
+
+@given(st.floats(1e-6, 1e9), st.floats(1.0, 1e9))
+def test_logarithmic_axis_has_a_few_round_marks_in_order_within_its_range(
+    low: float, ratio: float
+) -> None:
+    scale = _Scale([low, low * ratio], True, 0.0, 100.0)
+    marks = scale.ticks()
+    assert 1 <= len(marks) <= TICKS + 2
+    assert marks == sorted(marks)
+    assert all(-1e-6 <= scale.at(mark) <= 100.0 + 1e-6 for mark in marks)
+
+
+def test_logarithmic_axis_over_a_decade_says_what_people_write() -> None:
+    assert _Scale([1101.0, 4500.0], True, 0.0, 1.0).ticks() == [2000, 3000, 4000]
+    assert _Scale([1.0, 1e6], True, 0.0, 1.0).ticks() == [1, 10, 100, 1000, 1e4, 1e5, 1e6]

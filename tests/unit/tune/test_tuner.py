@@ -337,6 +337,12 @@ def test_several_workloads_share_the_trials_where_they_gain_most(records: Record
     assert trials["gains"] > 2 * trials["flat"] >= 32
 
 
+@pytest.mark.parametrize(("trials", "least"), [(2, 1), (7, 3), (20, 10)])
+def test_few_trials_are_shared_by_all_workloads(trials: int, least: int) -> None:
+    found = tune([layers("one"), layers("two")], Landscape(by_width, devices=1), trials=trials)
+    assert min(decision.task.trials for decision in found.decisions) >= least
+
+
 class Known:
     def __init__(self, trials: int, bests: list[float], weight: float = 1.0) -> None:
         self.trials, self.bests, self.weight = trials, bests, weight
