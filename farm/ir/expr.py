@@ -7,7 +7,8 @@ Invariant: every node is well typed once made; arithmetic is total (it never tra
 - integers wrap around; ``floordiv`` and ``floormod`` round towards minus infinity and give 0 for a zero divisor;
 - shifts use the amount modulo the width; ``shr`` keeps the sign of signed types;
 - ``min(a, b)`` is ``a if a < b else b``, ``max(a, b)`` is ``a if a > b else b``, also for NaN;
-- an operation on floats gives the exact result rounded once to the type; `exp` and `tanh` may be off by two ulps;
+- an operation on floats gives the exact result rounded once to the type; `exp` and `tanh` may be off by an ulp, by two
+  where operations may be fused;
 - a cast to a narrower integer wraps, a cast from float to integer truncates and saturates, NaN gives 0;
 - ``select`` evaluates only the side that it takes.
 """
