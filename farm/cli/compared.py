@@ -93,8 +93,8 @@ def _lines(names: tuple[str, ...], found: Comparison) -> list[str]:
         lines.append(f"{printable(names[index])}: {measurement_text(found.measurements[index])}")
         if pair.verdict is not Verdict.NONE:
             lines.append(
-                f"  {pair.verdict}: {pair.ratio:.4f} of the time of {printable(names[0])}, 95 % interval "
-                f"{pair.low:.4f} to {pair.high:.4f} ({pair.pairs} pairs, {pair.clean} clean)"
+                f"  {pair.verdict}: {pair.ratio:.4g} times the time of {printable(names[0])}, 95 % interval "
+                f"{pair.low:.4g} to {pair.high:.4g} ({pair.pairs} pairs, {pair.clean} clean)"
             )
     return lines
 
