@@ -21,6 +21,7 @@ from farm.graph.build import GraphBuild, build_graph
 from farm.graph.builder import GraphBuilder
 from farm.graph.document import from_json, to_json
 from farm.graph.graph import Graph, Node
+from farm.graph.layout import channels_last
 from farm.graph.match import Match
 from farm.graph.operators import OPERATORS, Operator, find_operator
 from farm.graph.partition import Partition, partition
@@ -60,6 +61,7 @@ __all__ = [
     "ValueType",
     "any_op",
     "build_graph",
+    "channels_last",
     "constant",
     "either",
     "execute",

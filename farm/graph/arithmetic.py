@@ -88,12 +88,16 @@ def _conv1d(kind: DType, operands: Sequence[Array], attributes: Mapping[str, Any
 
 
 def _windows(x: Array, attributes: Mapping[str, Any], fill: float) -> Array:
-    """Return ``[..., oh, ow, kh, kw]``."""
-    ph, pw = attributes["padding"]
-    padded = np.pad(x, [(0, 0), (0, 0), (ph, ph), (pw, pw)], constant_values=fill)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, attributes["kernel"], (2, 3))
-    sh, sw = attributes["stride"]
-    return windows[:, :, ::sh, ::sw]
+    """Return the windows of images in either layout, ``kh, kw`` behind the axes of the result."""
+    (ph, pw), (sh, sw) = attributes["padding"], attributes["stride"]
+    first = 1 if attributes["layout"] == "NHWC" else 2
+    around, steps = [(0, 0)] * 4, [slice(None)] * 4
+    around[first : first + 2] = [(ph, ph), (pw, pw)]
+    steps[first : first + 2] = [slice(None, None, sh), slice(None, None, sw)]
+    padded = np.pad(x, around, constant_values=fill)
+    axes = (first, first + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, attributes["kernel"], axes)
+    return windows[tuple(steps)]
 
 
 def _max_pool(kind: DType, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
@@ -101,8 +105,13 @@ def _max_pool(kind: DType, operands: Sequence[Array], attributes: Mapping[str, A
     return np.asarray(_windows(wide(operands[0]), attributes, lowest).max((-2, -1)))
 
 
-def _avg_pool(_: DType, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    return np.asarray(_windows(wide(operands[0]), attributes, 0).mean((-2, -1)))
+def _avg_pool(kind: DType, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    windows = _windows(wide(operands[0]), attributes, 0)
+    if kind.is_float:
+        return np.asarray(windows.mean((-2, -1)))
+    count = windows.shape[-1] * windows.shape[-2]
+    total = windows.astype(np.int64).sum((-2, -1))
+    return np.asarray(np.sign(total) * ((2 * np.abs(total) + count) // (2 * count)))
 
 
 def _reduction(function: Callable[..., Any]) -> Compute:
@@ -231,6 +240,7 @@ COMPUTE: dict[str, Compute] = {
     "gelu": _unary(_gelu),
     "layer_norm": _layer_norm,
     "leaky_relu": _unary(lambda x, slope: np.where(x > 0, x, x * slope)),
+    "lookup": lambda _, operands, attributes: wide(operands[1])[operands[0].astype(int) + 128],
     "matmul": _matmul,
     "max": _reduction(np.max),
     "max_pool2d": _max_pool,

@@ -136,6 +136,7 @@ _WINDOW = {
     "kernel": _required(_INTS),
     "stride": _required(_INTS),
     "padding": _default(_INTS, (0, 0)),
+    "layout": _default(_TEXT, "NCHW"),
 }
 _REDUCTION = {"axes": _default(_AXES, None), "keepdims": _default(_FLAG, False)}
 _SCALING = {"axis": _default(_INT, -1)}
@@ -173,6 +174,7 @@ def _table() -> Mapping[str, Mapping[int, Operator]]:
     add("leaky_relu", 1, ops.leaky_relu, slope, elementwise=True)
     limits = {"low": _required(_NUMBER), "high": _required(_NUMBER)}
     add("clip", 1, ops.clip, limits, elementwise=True, keeps=True)
+    add("lookup", 2, ops.lookup)
     add("cast", 1, _cast, {"dtype": _required(_DTYPE)}, elementwise=True)
 
     turned = {"transpose_a": _default(_FLAG, False), "transpose_b": _default(_FLAG, False)}

@@ -9,7 +9,7 @@ Invariant: a layer is claimed only after it was compiled.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +23,8 @@ from farm.graph.backend import FunctionCode, Knobs, Options, Region
 from farm.graph.graph import Graph, Node, extract
 from farm.graph.lower import lower
 from farm.graph.match import Match
-from farm.graph.pattern import Pattern, constant, either, op, optional, wildcard
-from farm.graph.types import Array, value_type
+from farm.graph.pattern import Pattern, PatternNode, constant, either, op, optional, wildcard
+from farm.graph.types import Array, ValueType, value_type
 from farm.ir import Function, serialise
 from farm.target import Target
 
@@ -53,15 +53,22 @@ class TargetBackend:
 
     @property
     def patterns(self) -> Sequence[Pattern]:
-        """Products and convolutions with a bias, rescaling and limits, as far as they are there."""
+        """Quantised layers; pools; sums of two values; tables. What follows them is fused as far as it is there."""
         x, w = wildcard("x"), constant("weight")
         plain = op("matmul", x, w, name="product", transpose_a=False)
         product = either(op("dense", x, w, name="product"), plain)
         convolution = op("conv2d", x, w, name="product")
         biased = either(op("dense", x, w, constant("bias"), name="product"), product, convolution)
         total = optional("add", biased, constant("bias"), name="total")
-        scaled = optional("requantize", total, constant("multiplier"), constant("shift"))
-        return (Pattern("layer", optional("clip|relu", scaled), 10, self._check),)
+        kept = _scaled(wildcard("kept"), "kept_factor")  # what goes around the layer
+        pool = op("max_pool2d|avg_pool2d", x)
+        both = op("add", _scaled(x, "factor"), _scaled(wildcard("y"), "other_factor"))
+        return (
+            Pattern("layer", _finished(either(op("add", total, kept), total)), 10, self._check),
+            Pattern("pool", _finished(pool), 9, self._check),
+            Pattern("sum", _finished(both), 8, self._check),
+            Pattern("table", op("lookup", x, constant("table")), 7, self._check),
+        )
 
     def _check(self, match: Match) -> str | None:
         graph = extract(match.graph, "layer", match.nodes, match.outputs)
@@ -97,12 +104,29 @@ class TargetBackend:
         return self._compiled[code]
 
 
+def _scaled(value: PatternNode, factor: str) -> PatternNode:
+    """Return a pattern of an int8 as int32, and maybe times a constant."""
+    return optional("multiply", op("cast", value, dtype="int32"), constant(factor))
+
+
+def _finished(value: PatternNode) -> PatternNode:
+    """Return a pattern of a value, what rescales it, its limits and a table, each if it is there."""
+    scaled = optional("requantize", value, constant("multiplier"), constant("shift"))
+    return optional("lookup", optional("clip|relu", scaled), constant("table"))
+
+
 def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
-    """Return a layer as a function whose product is ``A[i, k] * W[k, j]``, and its constants in that form."""
+    """Return a layer as a function, and its constants, in the form that code generators know.
+
+    Matrix products are ``A[i, k] * W[k, j]``; a constant that is one number for all channels is one for each.
+    """
     nodes: list[Node] = []
     types, turned = dict(graph.types), dict[str, str]()
+    spread: dict[str, Array] = {}
     for node in graph.nodes:
         at = len(nodes)
+        if node.operator in ("add", "multiply"):
+            node = _spread(node, types, graph.constants, spread)
         if node.operator == "dense":
             x, weight, *bias = node.inputs
             product = f"{node.output[:200]}/product" if bias else node.output
@@ -127,5 +151,23 @@ def layer_function(graph: Graph) -> tuple[Function, tuple[Array, ...]]:
             constants[name] = array
         else:
             types.pop(name, None)
+    constants |= spread
     packed = Graph(graph.name, tuple(nodes), graph.inputs, graph.outputs, types, constants)
     return lower(packed), tuple(packed.constants.values())
+
+
+def _spread(
+    node: Node,
+    types: Mapping[str, ValueType],
+    constants: Mapping[str, Array],
+    spread: dict[str, Array],
+) -> Node:
+    """Return a node whose constants of one number are one for each channel of its result, added to `spread`."""
+    channels = types[node.output].shape[-1:]
+    inputs = list(node.inputs)
+    for place, value in enumerate(inputs):
+        if channels and value in constants and constants[value].size == 1:
+            inputs[place] = f"{value[:200]}/each of {channels}"
+            number = constants[value].reshape(1)
+            spread[inputs[place]] = np.ascontiguousarray(np.broadcast_to(number, channels))
+    return replace(node, inputs=tuple(inputs))

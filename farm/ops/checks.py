@@ -11,6 +11,9 @@ from farm.errors import InvalidFunction
 from farm.ir.dtype import DType
 from farm.te import Tensor
 
+LAYOUTS = ("NCHW", "NHWC")
+"""Orders of the axes of images."""
+
 
 def refuse(operator: str, problem: str) -> InvalidFunction:
     """Make the error of an operator."""

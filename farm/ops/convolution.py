@@ -9,11 +9,18 @@ from collections.abc import Sequence
 
 import farm.te as te
 from farm.ir.expr import Expr
-from farm.ops.checks import accumulator, padded_extent, pair, positive, rank, refuse, same_type
+from farm.ops.checks import (
+    LAYOUTS,
+    accumulator,
+    padded_extent,
+    pair,
+    positive,
+    rank,
+    refuse,
+    same_type,
+)
 from farm.ops.shape import pad, reshape
 from farm.te import Tensor
-
-LAYOUTS = ("NCHW", "NHWC")
 
 
 def conv2d(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import farm.te as te
+from farm.ir.dtype import DType
 from farm.ir.expr import Expr, Scalar, const
 from farm.ops.checks import computed_in, floats, refuse, same_type
 from farm.te import Tensor
@@ -111,6 +112,22 @@ def sigmoid(x: Tensor) -> Tensor:
     """Return ``1 / (1 + exp(-x))``."""
     floats("sigmoid", x)
     return _unary("sigmoid", x, lambda v: const(1, v.dtype) / (te.exp(-v) + 1))
+
+
+def lookup(x: Tensor, table: Tensor) -> Tensor:
+    """Return for each int8 its entry of a table: ``table[x + 128]``.
+
+    Parameters
+    ----------
+    table
+        256 entries of any type, the first for -128: any function of an int8, such as a quantised sigmoid.
+    """
+    if x.dtype is not DType.INT8 or table.shape != (256,):
+        raise refuse(
+            "lookup",
+            f"{x.name} is {x.dtype} and {table.name} has shape {table.shape}; use int8 and 256 entries",
+        )
+    return te.compute(x.shape, lambda *at: table[x[at].astype("int32") + 128], name="lookup")
 
 
 def gelu(x: Tensor) -> Tensor:

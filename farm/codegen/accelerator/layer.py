@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm import ops, te
+from farm.codegen.padding import axes_of, padding_of, plain, substitute
 from farm.errors import UnsupportedFunction
 from farm.ir import Buffer, Function, Role
-from farm.ir.affine import affine, simplified
+from farm.ir.affine import affine
 from farm.ir.dtype import DType
-from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Select, Var, map_children
+from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, map_children
 from farm.ir.source import Source
 from farm.ir.stmt import Block, For, Stmt, Store, nests
 
@@ -115,8 +115,8 @@ class _Reading:
         match nest:
             case Store(buffer, indices, value):
                 self.check_cover(buffer, indices, loops)
-                value = _plain(value, {loop.var: loop.extent for loop in loops})
-                self.stages[buffer.name] = (_axes_of(loops), self.inline(value))
+                value = plain(value, {loop.var: loop.extent for loop in loops})
+                self.stages[buffer.name] = (axes_of(loops), self.inline(value))
             case Block((Store(buffer, indices, first), For() as inner)):
                 self.check_cover(buffer, indices, loops)
                 self.reduction(buffer, loops, first, inner)
@@ -125,16 +125,15 @@ class _Reading:
 
     def check_cover(self, buffer: Buffer, indices: tuple[Expr, ...], loops: list[For]) -> None:
         """Refuse stores that do not write each element exactly once, in the loops' order."""
-        ones = _ones(loops)
-        found = tuple(substitute(index, ones) for index in indices)
-        if found != _axes_of(loops) or buffer.shape != tuple(loop.extent for loop in loops):
+        found = _plains(indices, {loop.var: loop.extent for loop in loops})
+        if found != axes_of(loops) or buffer.shape != tuple(loop.extent for loop in loops):
             raise self.refuse(f"{buffer.name} is not stored element by element over its own shape")
         if buffer.name in self.stages or (self.product and self.product.result == buffer):
             raise self.refuse(f"{buffer.name} is stored twice")
 
     def reduction(self, buffer: Buffer, loops: list[For], first: Expr, inner: For) -> None:
         """Take a reduction, which must be the one sum of products."""
-        axes = _axes_of(loops)
+        axes = axes_of(loops)
         reduced = [inner]
         body = inner.body
         while isinstance(body, For):
@@ -147,7 +146,7 @@ class _Reading:
                 target == read == buffer
                 and all(_plains(at, extents) == axes for at in (indices, again))
             ):
-                factors = _factors(_plain(term, extents))
+                factors = _factors(plain(term, extents))
         if factors is None or not isinstance(first, Const) or first.value != 0:
             raise self.refuse(f"{buffer.name} is reduced, but not as a sum of products from 0")
         if self.product is not None:
@@ -169,16 +168,10 @@ class _Reading:
         """Return the input that a factor is, and the zeros around it."""
         if buffer in self.inputs:
             return buffer, ((0, 0),) * len(buffer.shape)
-        axes, value = self.stages.get(buffer.name, ((), None))
-        if isinstance(value, Select) and isinstance(value.if_true, Load):
-            inner = value.if_true
-            around = _around(buffer, inner, axes)
-            if inner.buffer in self.inputs and around is not None:
-                names: dict[Var, Expr] = {
-                    it: Var(f"axis{i}") for i, it in enumerate(axes) if isinstance(it, Var)
-                }
-                if _padded(inner.buffer, around) == substitute(value, names):
-                    return inner.buffer, around
+        if buffer.name in self.stages:
+            found = padding_of(buffer.shape, *self.stages[buffer.name])
+            if found is not None and found.source in self.inputs and found.value == 0:
+                return found.source, found.around
         raise self.refuse(
             f"the factor {buffer.name} is no input, nor an input with zeros around it"
         )
@@ -231,55 +224,8 @@ class _Reading:
         return names.index(buffer.name)
 
 
-def _ones(loops: Sequence[For]) -> dict[Var, Expr]:
-    """Return 0 for each variable that is always 0."""
-    return {loop.var: Const(0, DType.INT64) for loop in loops if loop.extent == 1}
-
-
-def _axes_of(loops: Sequence[For]) -> tuple[Expr, ...]:
-    ones = _ones(loops)
-    return tuple(ones.get(loop.var, loop.var) for loop in loops)
-
-
-def _plain(expr: Expr, extents: Mapping[Var, int]) -> Expr:
-    """Return an equal expression whose indices are written in one way: affine forms, 0 for what is always 0."""
-    zeros: dict[Var, Expr] = {var: Const(0, DType.INT64) for var, n in extents.items() if n == 1}
-    return simplified(substitute(expr, zeros), extents)
-
-
 def _plains(indices: Sequence[Expr], extents: Mapping[Var, int]) -> tuple[Expr, ...]:
-    return tuple(_plain(index, extents) for index in indices)
-
-
-def _around(
-    buffer: Buffer, inner: Load, axes: tuple[Expr, ...]
-) -> tuple[tuple[int, int], ...] | None:
-    """Return how far each dimension of a padded buffer reaches beyond the one inside, as far as indices tell."""
-    if len(buffer.shape) != len(inner.buffer.shape):
-        return None
-    found = []
-    pairs = zip(axes, buffer.shape, strict=True)
-    extents = {axis: size for axis, size in pairs if isinstance(axis, Var)}
-    for outer, size, index in zip(buffer.shape, inner.buffer.shape, inner.indices, strict=True):
-        form = affine(index, extents)
-        before = -1 if form is None else -form.constant
-        if before < 0 or outer - size - before < 0:
-            return None
-        found.append((before, outer - size - before))
-    return tuple(found)
-
-
-def _padded(source: Buffer, around: Sequence[tuple[int, int]]) -> Expr:
-    """Return what `farm.ops.pad` computes of a buffer, with axes called axis0, axis1 and so on."""
-    x = te.placeholder(source.shape, source.dtype, name=source.name)
-    nest = te.function("padded", [x, ops.pad(x, around)]).body
-    loops: list[For] = []
-    while isinstance(nest, For):
-        loops.append(nest)
-        nest = nest.body
-    assert isinstance(nest, Store)
-    plain = _plain(nest.value, {loop.var: loop.extent for loop in loops})
-    return substitute(plain, {loop.var: Var(f"axis{i}") for i, loop in enumerate(loops)})
+    return tuple(plain(index, extents) for index in indices)
 
 
 def _factors(term: Expr) -> tuple[Load, Load] | None:
@@ -388,10 +334,3 @@ def _steps(
 def _loads(expr: Expr) -> list[Load]:
     found = [expr] if isinstance(expr, Load) else []
     return [*found, *(load for child in expr.children() for load in _loads(child))]
-
-
-def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """Return an expression with variables replaced."""
-    if isinstance(expr, Var):
-        return values.get(expr, expr)
-    return map_children(expr, lambda child: substitute(child, values))

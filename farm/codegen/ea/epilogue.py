@@ -15,10 +15,14 @@ from farm import te
 from farm.codegen.ea.lift import Layer
 from farm.ea.isa import VecOp
 from farm.errors import UnsupportedFunction
-from farm.ir import Buffer, DType
+from farm.ir import Buffer, DType, Role
+from farm.ir.affine import Affine, affine, constant
 from farm.ir.bounds import Facts, Interval, interval, whole
 from farm.ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load
 from farm.ir.printer import print_expr
+
+TABLE = 256
+"""Entries of a table of `VecOp.LUT8`."""
 
 
 class Place(enum.Enum):
@@ -59,7 +63,14 @@ class ScalarPair:
     shift: int
 
 
-Operand = Matrix | Vector | Scalar | ScalarPair
+@dataclass(frozen=True, slots=True)
+class Table:
+    """256 values, one for each byte."""
+
+    index: int
+
+
+Operand = Matrix | Vector | Scalar | ScalarPair | Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,8 @@ class Epilogue:
         Matrices to load, by the index of `Matrix(Place.INPUT, index)`.
     vectors
         Vectors to load, by the index of `Vector`.
+    tables
+        Tables to load, by the index of `Table`.
     temporaries
         How many blocks of rows the operations need besides.
     """
@@ -89,6 +102,7 @@ class Epilogue:
     operations: tuple[Operation, ...]
     inputs: tuple[Buffer, ...]
     vectors: tuple[Buffer, ...]
+    tables: tuple[Buffer, ...]
     temporaries: int
 
 
@@ -122,6 +136,7 @@ def compile_epilogue(layer: Layer) -> Epilogue:
         tuple(selection.operations),
         tuple(selection.inputs),
         tuple(selection.vectors),
+        tuple(selection.tables),
         selection.most_temporaries,
     )
 
@@ -134,12 +149,14 @@ class _Selection:
         self.operations: list[Operation] = []
         self.inputs: list[Buffer] = []
         self.vectors: list[Buffer] = []
+        self.tables: list[Buffer] = []
         self.pairs: dict[tuple[Buffer, Buffer], int] = {}
         self.busy: set[int] = set()
         self.most_temporaries = 0
-        self.facts: Facts = {layer.column: Interval(0, layer.columns - 1)}
-        if layer.row is not None:
-            self.facts = {**self.facts, layer.row: Interval(0, layer.rows - 1)}
+        self.facts: Facts = {var: Interval(0, extent - 1) for var, extent in layer.extents.items()}
+        self.params = [p.buffer for p in layer.function.params if p.role is Role.INPUT]
+        self.here = self.place(Load(layer.out, layer.axes))
+        self.column = affine(layer.axes[-1], layer.extents)
 
     def refuse(self, why: str) -> UnsupportedFunction:
         """Make the error that says why the accelerator cannot run this function."""
@@ -169,21 +186,46 @@ class _Selection:
             case _:
                 raise self.refuse(f"its vector engine has no {print_expr(expr)}")
 
+    def place(self, load: Load) -> Affine | None:
+        """Return which element a load reads, counted in its buffer; None if that is no sum of loop variables."""
+        total: Affine | None = constant(0)
+        for index, size in zip(load.indices, load.buffer.shape, strict=True):
+            form = affine(index, self.layer.extents)
+            total = None if form is None or total is None else total.scaled(size) + form
+        return total
+
     def load(self, load: Load) -> Operand:
         """Name the rows that an element comes from."""
-        layer, buffer = self.layer, load.buffer
-        here = (layer.column,) if layer.row is None else (layer.row, layer.column)
-        if layer.product is not None and buffer == layer.product.result and load.indices == here:
-            return Matrix(Place.OUTPUT)
-        if (
-            buffer.dtype is not DType.INT16
-            and load.indices == here
-            and buffer.shape == layer.out.shape
-        ):
-            return Matrix(Place.INPUT, _index(self.inputs, buffer))
-        if buffer.dtype is not DType.INT16 and load.indices == (layer.column,):
-            return Vector(_index(self.vectors, buffer))
+        buffer, place = load.buffer, self.place(load)
+        reduction = self.layer.reduction
+        if reduction is not None and buffer == reduction.result:
+            if place == self.here:
+                return Matrix(Place.OUTPUT)
+        elif buffer in self.params and buffer.dtype in (DType.INT8, DType.INT32):
+            if place == self.here:
+                return Matrix(Place.INPUT, _index(self.inputs, buffer))
+            if place is not None and place == self.column:
+                return Vector(_index(self.vectors, buffer))
+            if place is None and buffer.shape == (TABLE,):
+                return self.lookup(load)
         raise self.refuse(f"it reads {print_expr(load)}, neither [row, column] nor [column]")
+
+    def lookup(self, load: Load) -> Operand:
+        """Take an entry of a table, by a number of 0 to 255."""
+        match load.indices[0]:
+            case Cast(DType.INT64, value):
+                more = 0
+            case Binary(BinaryOp.ADD, Cast(DType.INT64, value), Const(int() as more)):
+                pass
+            case _:
+                raise self.refuse(f"it reads {print_expr(load)} at what is no number of 32 bits")
+        reach = interval(value, self.facts)
+        if not Interval(reach.low + more, reach.high + more).within(Interval(0, TABLE - 1)):
+            raise self.refuse(f"it reads {print_expr(load)}, maybe beyond {TABLE} entries")
+        number = self.matrix(self.value(value))
+        if more:
+            number = self.emit(VecOp.ADD, number, Scalar(more))
+        return self.emit(VecOp.LUT8, number, Table(_index(self.tables, load.buffer)))
 
     def requantize(self, value: Expr, multiplier: Expr, shift: Expr) -> Operand:
         """Rescale, with vectors or constants for multiplier and shift."""
@@ -191,7 +233,9 @@ class _Selection:
         match multiplier, shift:
             case Const(m), Const(s):
                 return self.emit(VecOp.RQ, first, ScalarPair(int(m), int(s)))
-            case Load(m_from, m_at), Load(s_from, s_at) if m_at == s_at == (self.layer.column,):
+            case (Load(m_from), Load(s_from)) if self.place(multiplier) == self.place(
+                shift
+            ) == self.column and {m_from, s_from} <= {*self.params}:
                 if (m_from, s_from) not in self.pairs:
                     self.pairs[m_from, s_from] = len(self.vectors)
                     self.vectors += [m_from, s_from]

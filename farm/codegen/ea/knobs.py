@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from farm.codegen.ea.epilogue import compile_epilogue
 from farm.codegen.ea.lift import lift
-from farm.codegen.ea.tiling import MAX_BUFFERS, choose_tiling, room_of, sizes
+from farm.codegen.ea.shape import MAX_BUFFERS, MAX_HEIGHT, MAX_ROWS, room_of, sizes
+from farm.codegen.ea.tiling import choose_tiling
 from farm.ea.config import find_config
 from farm.ir import Function
 from farm.ops.schedules.knobs import Knobs, values
@@ -28,22 +29,45 @@ def hint_knobs(function: Function, target: Target) -> Knobs:
     layer = lift(function)
     epilogue = compile_epilogue(layer)
     room = room_of(layer, epilogue, config)
-    chosen = choose_tiling(layer, epilogue, config)
-    planes = f"(outputs + {room.inputs})"
-    used = f"rows * (blocks * {planes} + {room.temporaries}) + blocks * {room.vectors}"
-    constraints = [f"{used} <= {config.acc_rows}"]
+    chosen = choose_tiling(layer, epilogue, config).shape
+    window = layer.window
     found = {
         "rows": values(sizes(room.rows), chosen.rows),
         "blocks": tuple(range(1, room.blocks + 1)),
         "outputs": tuple(range(1, MAX_BUFFERS + 1)),
         "rows_outside": (0, 1),
     }
-    default = {"rows": chosen.rows, "blocks": chosen.blocks, "outputs": len(chosen.outputs)}
+    default = {"rows": chosen.rows, "blocks": chosen.blocks, "outputs": chosen.outputs}
     default["rows_outside"] = int(chosen.rows_outside)
-    if layer.product is not None:
-        found["depth_blocks"] = values(sizes(room.depth_blocks), chosen.depth_blocks)
+    height = "rows"
+    if room.lines > 1:
+        found["lines"] = values(sizes(room.lines), chosen.lines)
+        default["lines"] = chosen.lines
+        height = "lines * rows"
+        if window.can_be_flat:
+            found["flat"] = (0, 1)
+            default["flat"] = int(chosen.flat)
+            height = f"({height} + flat * (lines - 1) * {window.right.reach - 1})"
+    planes = f"(blocks * outputs * {1 + room.inputs} + {room.temporaries})"
+    constraints = [
+        f"{height} * {planes} + blocks * {room.vectors} + {room.tables} <= {config.acc_rows}"
+    ]
+    if room.lines > 1:
+        constraints.append(f"{height} <= {MAX_HEIGHT}")
+    if room.reduces:
         found["buffers"] = tuple(range(1, MAX_BUFFERS + 1))
-        default |= {"depth_blocks": chosen.depth_blocks, "buffers": len(chosen.a)}
-        operands = f"buffers * depth_blocks * (rows + blocks * {config.dim})"
+        default["buffers"] = chosen.buffers
+        patch = f"((rows - 1) * {window.right.stride} + {window.right.reach})"
+        down = window.down
+        lines = f"((lines - 1) * {down.stride} + {down.reach})" if room.lines > 1 else down.reach
+        patch = f"{lines} * {patch}"
+        constraints.append(f"{patch} <= {MAX_ROWS}")
+        if layer.product is not None:
+            found["depth_blocks"] = values(sizes(room.depth_blocks), chosen.depth_blocks)
+            default["depth_blocks"] = chosen.depth_blocks
+            weights = f"blocks * {window.taps * config.dim}"
+            operands = f"buffers * depth_blocks * ({patch} + {weights})"
+        else:
+            operands = f"buffers * blocks * {patch}"
         constraints.append(f"{operands} <= {config.spad_rows}")
     return Knobs(found, tuple(constraints), default)

@@ -12,167 +12,228 @@ places, two tiles are on their way at once. What comes before the first product 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from farm.codegen.ea.epilogue import Epilogue
+from farm.codegen.ea.geometry import Axis
 from farm.codegen.ea.lift import Layer
+from farm.codegen.ea.reduction import Pool
+from farm.codegen.ea.shape import Shape
 from farm.ea.config import MachineConfig
+from farm.ea.isa import VecOp
 from farm.ea.timing import VEC_START_CYCLES, vec_interval
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Tiles: sizes in rows and blocks of lanes, how many places there are, and their order; see `tiling`."""
+class _Part:
+    """Tiles of one size, and how many there are."""
 
-    rows: int
-    blocks: int
-    depth_blocks: int
-    buffers: int
-    outputs: int
-    rows_outside: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """An extent in steps; the last may be shorter."""
-
-    whole: int
-    last: int
+    lines: int
+    pixels: int
+    width: int
     count: int
 
-    @staticmethod
-    def of(extent: int, step: int) -> _Split:
-        """Split an extent."""
-        count = -(-extent // step)
-        return _Split(step, extent - (count - 1) * step, count)
 
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """Return each size and how often it comes."""
-        return ((self.whole, self.count - 1), (self.last, 1))
+class Predictor:
+    """Estimates for one layer."""
+
+    def __init__(self, layer: Layer, epilogue: Epilogue, config: MachineConfig) -> None:
+        self.layer, self.config, self.window = layer, config, layer.window
+        self.drain = 2 * config.dim + config.bus_latency_cycles
+        self.size = layer.out.dtype.size_bytes
+        self.inputs = [buffer.dtype.size_bytes for buffer in epilogue.inputs]
+        self.operations = len(epilogue.operations)
+        self.interval = sum(vec_interval(operation.op) for operation in epilogue.operations)
+        # The same loads and stores are asked for again and again, for one shape after the other.
+        self.matrix = functools.cache(self._matrix)
+        self.source = functools.cache(self._source)
+        self.weights = functools.cache(self._weights)
+
+    def cycles(self, shape: Shape) -> float:
+        """Return about how many cycles the layer takes with tiles of a shape."""
+        return _Prediction(self, shape).cycles()
+
+    def _matrix(self, lines: int, pixels: int, width: int, size: int) -> int:
+        """Return the bus's cycles for a tile of a matrix as large as the output."""
+        columns = self.layer.columns
+        runs = (1, lines * pixels) if pixels == self.window.right.out else (lines, pixels)
+        return runs[0] * moved(runs[1], width * size, columns * size, self.config)
+
+    def _source(self, lines: int, pixels: int, depth: int) -> int:
+        """Return the bus's cycles for what the windows of some results read."""
+        reduction = self.layer.reduction
+        if reduction is None:
+            return 0
+        down, right = self.window.down, self.window.right
+        read, across = _read(down, lines), _read(right, pixels)
+        if across * right.step >= right.size and down.step == 1:
+            read, across = 1, read * across
+        return read * moved(across, depth, reduction.channels * right.step, self.config)
+
+    def _weights(self, depth: int, width: int) -> int:
+        """Return the bus's cycles for weights of all taps."""
+        product = self.layer.product
+        if product is None:
+            return 0
+        return self.window.taps * moved(depth, width, product.depth_stride, self.config)
 
 
 def predict(layer: Layer, epilogue: Epilogue, config: MachineConfig, shape: Shape) -> float:
     """Return about how many cycles a layer takes with these tiles."""
-    rows = _Split.of(layer.rows, shape.rows)
-    columns = _Split.of(layer.columns, shape.blocks * config.dim)
-    drain = 2 * config.dim + config.bus_latency_cycles
-    operands = (
-        None if layer.product is None else _Operands(layer, layer.product.depth, shape, config)
-    )
-    matrices = [buffer.dtype.size_bytes for buffer in epilogue.inputs]
-    size = layer.out.dtype.size_bytes
-    largest = _moved(
-        min(shape.rows, layer.rows),
-        min(shape.blocks * config.dim, layer.columns) * size,
-        layer.columns * size,
-        config,
-    )
-    tiles = rows.count * columns.count
+    return Predictor(layer, epilogue, config).cycles(shape)
 
-    def after(places: int) -> float:
-        """Return the part of the tiles that need a place which an earlier one has to free."""
-        return max(0, tiles - places) / tiles
 
-    in_turn = busy = bus = 0.0
-    for height, high in rows.parts():
-        for width, wide in columns.parts():
-            multiplied, loaded = (
-                (0.0, 0) if operands is None else operands.tile(height, width, largest, tiles)
-            )
-            stored = _moved(height, width * size, layer.columns * size, config)
-            worked = config.blocks(width) * sum(
-                VEC_START_CYCLES + height * vec_interval(operation.op)
-                for operation in epilogue.operations
-            )
-            extras = sum(_moved(height, width * it, layer.columns * it, config) for it in matrices)
-            around = (multiplied + worked + largest + drain) / shape.outputs
-            alone = worked + (extras + drain if extras else 0)  # there is one place for extras
+class _Prediction:
+    """One estimate."""
+
+    def __init__(self, known: Predictor, shape: Shape) -> None:
+        self.known, self.shape, self.config, self.drain = known, shape, known.config, known.drain
+        layer, window = known.layer, known.window
+        self.lines = _parts(window.down.out, shape.lines)
+        self.pixels = _parts(window.right.out, shape.rows)
+        places = window.images * _count(self.lines) * _count(self.pixels)
+        self.widths = [
+            (width, count * groups)
+            for columns, groups in _parts(layer.columns, layer.group_columns)
+            for width, count in _parts(columns, shape.blocks * self.config.dim)
+        ]
+        self.tiles = places * _count(self.widths)
+        self.largest = (self.lines[0][0], self.pixels[0][0], self.widths[0][0])
+        self.store = known.matrix(*self.largest, known.size)
+        product = layer.product
+        self.depth = 0 if product is None else product.depth
+        stay = self.depth <= shape.depth_blocks * self.config.dim
+        grouped, many_columns = layer.group_columns < layer.columns, len(self.widths) > 1
+        many_columns = many_columns or self.widths[0][1] > 1
+        outside = shape.rows_outside
+        # Which operands are loaded again for each tile; other groups of columns are of other channels.
+        self.loads_a = not stay or grouped or (places > 1 and not (outside and many_columns))
+        self.loads_w = not stay or (many_columns and (outside or places == 1))
+
+    def cycles(self) -> float:
+        """Return the estimate."""
+        shape, known, layer = self.shape, self.known, self.known.layer
+        in_turn = busy = bus = 0.0
+        multiplied = pooled = 0.0
+        loaded = 0
+        for part in self.parts():
+            if layer.product is not None:
+                multiplied, loaded = self.product(part)
+            elif layer.pool is not None:
+                pooled, loaded = self.pool(layer.pool, part)
+            height = shape.height(part.lines, part.pixels, known.window)
+            each = VEC_START_CYCLES * known.operations + height * known.interval
+            worked = pooled + self.config.blocks(part.width) * each
+            extras = sum(known.matrix(part.lines, part.pixels, part.width, n) for n in known.inputs)
+            stored = known.matrix(part.lines, part.pixels, part.width, known.size)
+            arriving = extras + self.drain if extras else 0
+            around = multiplied + worked + self.store + self.drain
+            around = around + arriving if shape.outputs == 1 else max(around, worked + arriving)
             least = max(multiplied, worked)
-            waits = after(shape.outputs) * max(0, around - least)
-            in_turn += high * wide * (least + max(waits, after(1) * (alone - least)))
-            busy += high * wide * worked
-            bus += high * wide * (stored + loaded + extras)
-    first = 0
-    if operands is not None:
-        bus += operands.once()
-        first = operands.first()
-    last = _moved(rows.last, columns.last * size, layer.columns * size, config)
-    return max(max(in_turn, busy) + first + last, bus) + 2 * drain
+            waits = self.after(shape.outputs) * max(0, around / shape.outputs - least)
+            in_turn += part.count * (least + waits)
+            busy += part.count * worked
+            bus += part.count * (stored + loaded + extras)
+        first = 0
+        if layer.reduction is not None:
+            bus += self.once()
+            lines, pixels, width = self.largest
+            depth = min(shape.depth_blocks * self.config.dim, self.depth) or width
+            first = known.source(lines, pixels, depth) + known.weights(depth, width)
+        last = known.matrix(self.lines[-1][0], self.pixels[-1][0], self.widths[-1][0], known.size)
+        return max(max(in_turn, busy) + first + last, bus) + 2 * self.drain
 
+    def parts(self) -> list[_Part]:
+        """Return the sizes of tiles."""
+        images = self.known.window.images
+        return [
+            _Part(lines, pixels, width, images * down * right * across)
+            for lines, down in self.lines
+            for pixels, right in self.pixels
+            for width, across in self.widths
+        ]
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
-    """The operands of a layer's product."""
+    def after(self, places: int) -> float:
+        """Return the part of the tiles that need a place which an earlier one has to free."""
+        return max(0, self.tiles - places) / self.tiles
 
-    layer: Layer
-    depth: int
-    shape: Shape
-    config: MachineConfig
-
-    @property
-    def stay(self) -> bool:
-        """Whether an operand of whole depth stays while the next tiles need it."""
-        return self.depth <= self.shape.depth_blocks * self.config.dim
-
-    def tile(self, height: int, width: int, stored: int, tiles: int) -> tuple[float, int]:
-        """Return about how long the product of one tile takes, and the cycles of what is loaded for each tile."""
+    def product(self, part: _Part) -> tuple[float, int]:
+        """Return about how long the product of one tile takes, and the cycles of its loads."""
         config, shape = self.config, self.shape
-        loads_a, loads_w = self.again
-        drain = 2 * config.dim + config.bus_latency_cycles
-        steps = _Split.of(self.depth, shape.depth_blocks * config.dim)
-        ahead = sum(self._loads(*self.largest, loads_a, loads_w))
+        steps = _parts(self.depth, shape.depth_blocks * config.dim)
+        count = _count(steps)
+        ahead = self.loads(*self.largest, steps[0][0])
         time, loaded, late = 0.0, 0, 0
-        for depth, count in steps.parts():
-            blocks = config.blocks(depth) * config.blocks(width)
-            product = config.dim + blocks * max(height, config.dim)
-            load = sum(self._loads(height, width, depth, loads_a, loads_w))
-            around = (product + ahead + drain) / shape.buffers if load else 0.0
-            after = max(0, tiles * steps.count - shape.buffers) / (tiles * steps.count)
-            time += count * (product + after * max(0.0, around - product))
-            loaded += count * load
-            late = max(0, ahead + stored + drain - product) if load else 0  # a store had the bus
-        return time + late * (tiles - 1) / tiles, loaded
+        height, times = self.rows(part)
+        for depth, many in steps:
+            blocks = config.blocks(depth) * config.blocks(part.width)
+            taps = self.known.window.taps * times
+            product = taps * (config.dim + blocks * max(height, config.dim))
+            load = self.loads(part.lines, part.pixels, part.width, depth)
+            around = (product + ahead + self.drain) / shape.buffers if load else 0.0
+            after = max(0, self.tiles * count - shape.buffers) / (self.tiles * count)
+            time += many * (product + after * max(0.0, around - product))
+            loaded += many * load
+            # A store had the bus.
+            late = max(0, ahead + self.store + self.drain - product) if load else 0
+        return time + late * (self.tiles - 1) / self.tiles, loaded
 
-    @property
-    def again(self) -> tuple[bool, bool]:
-        """Whether each operand is loaded again for each tile."""
-        shape, layer = self.shape, self.layer
-        many_rows = layer.rows > shape.rows
-        many_columns = self.config.blocks(layer.columns) > shape.blocks
-        return (
-            not self.stay or (many_rows and not (shape.rows_outside and many_columns)),
-            not self.stay or (many_columns and (shape.rows_outside or not many_rows)),
-        )
+    def pool(self, pool: Pool, part: _Part) -> tuple[float, int]:
+        """Return how long the pool of a tile takes, with what it waits for its pixels, and their loads' cycles."""
+        height, times = self.rows(part)
+        ops = [VecOp.ADD] if pool.w is None else [VecOp.MUL, VecOp.ADD]
+        each = sum(VEC_START_CYCLES + height * vec_interval(op) for op in ops)
+        worked = self.config.blocks(part.width) * self.known.window.taps * times * each
+        load = self.known.source(part.lines, part.pixels, part.width)
+        around = (worked + load + self.drain) / self.shape.buffers
+        return worked + self.after(self.shape.buffers) * max(0.0, around - worked), load
 
-    @property
-    def largest(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of the largest tile: the one that is loaded ahead may be that."""
-        dim, shape, layer = self.config.dim, self.shape, self.layer
-        width, depth = shape.blocks * dim, shape.depth_blocks * dim
-        return min(shape.rows, layer.rows), min(width, layer.columns), min(depth, self.depth)
+    def rows(self, part: _Part) -> tuple[int, int]:
+        """Return the rows of one instruction for a tap, and how many of them there are."""
+        window = self.known.window
+        dense = window.can_be_flat and window.right.positions(part.pixels) == part.pixels
+        if self.shape.flat or part.lines == 1 or dense:
+            return self.shape.height(part.lines, part.pixels, window), 1
+        return part.pixels, part.lines
+
+    def loads(self, lines: int, pixels: int, width: int, depth: int) -> int:
+        """Return the cycles of loading the operands of a product, as far as they are loaded for each tile."""
+        a = self.known.source(lines, pixels, depth) if self.loads_a else 0
+        return a + (self.known.weights(depth, width) if self.loads_w else 0)
 
     def once(self) -> int:
         """Return the cycles of loading whole operands that stay."""
-        a, w = (not again for again in self.again)
-        columns = _Split.of(self.layer.columns, self.shape.blocks * self.config.dim)
-        weights = sum(count * self._w(self.depth, width) for width, count in columns.parts())
-        return (self._a(self.layer.rows, self.depth) if a else 0) + (weights if w else 0)
-
-    def first(self) -> int:
-        """Return the cycles of the loads before the first product."""
-        return sum(self._loads(*self.largest, True, True))
-
-    def _loads(self, height: int, width: int, depth: int, a: bool, w: bool) -> tuple[int, int]:
-        return self._a(height, depth) if a else 0, self._w(depth, width) if w else 0
-
-    def _a(self, height: int, depth: int) -> int:
-        return _moved(height, depth, self.depth, self.config)
-
-    def _w(self, depth: int, width: int) -> int:
-        return _moved(depth, width, self.layer.columns, self.config)
+        known, window = self.known, self.known.window
+        if known.layer.product is None:
+            return 0
+        a = 0
+        if not self.loads_a:
+            a = window.images * known.source(window.down.out, window.right.out, self.depth)
+        if self.loads_w:
+            return a
+        return a + sum(count * known.weights(self.depth, width) for width, count in self.widths)
 
 
-def _moved(runs: int, size: int, stride: int, config: MachineConfig) -> int:
+def _parts(extent: int, step: int) -> list[tuple[int, int]]:
+    """Split an extent into steps, of which the last may be shorter: return each size and how often it comes."""
+    count = -(-extent // step)
+    last = extent - (count - 1) * step
+    if last == step:
+        return [(step, count)]
+    return [(step, count - 1), (last, 1)] if count > 1 else [(last, 1)]
+
+
+def _count(parts: list[tuple[int, int]]) -> int:
+    return sum(count for _, count in parts)
+
+
+def _read(axis: Axis, outputs: int) -> int:
+    """Return how many pixels some outputs read on an axis, at most."""
+    return min(axis.positions(outputs), -(-axis.size // axis.step))
+
+
+def moved(runs: int, size: int, stride: int, config: MachineConfig) -> int:
     """Return the bus's cycles for some runs of bytes."""
     if size == stride:
         runs, size = 1, runs * size

@@ -1,19 +1,22 @@
 """The program: tiles in order, with the semaphores that order the engines.
 
-Owns: loops over tiles, loads, products, vector code, stores, and who waits for whom.
-Does not own: the choice of tiles (`tiling`) or of vector operations (`epilogue`).
+Owns: loops over tiles, products, vector code, stores, and who waits for whom. Does not own: loads (`loading`), the
+choice of tiles (`tiling`, `tiles`) or of vector operations (`epilogue`).
 
 Invariant: each memory region has one writer at a time. The semaphores are, by producer and consumer:
 
-- ``operands`` LD to GE: a tile of A and W is loaded; ``operands_free`` GE to LD: it is used up;
-- ``extras`` LD to VE: vectors and matrices for the vector engine are loaded; ``extras_free`` VE to LD;
+- ``operands`` LD to GE (VE for a pool): what windows read, and W, are loaded; ``operands_free`` back: it is used up;
+- ``inputs`` LD to VE: matrices for the vector engine are loaded, ``vectors`` LD to VE: vectors and tables are;
+  ``inputs_free`` and ``vectors_free`` VE to LD;
 - ``product`` GE to VE: all depth is summed up; ``result`` VE to ST; ``output_free`` ST to who writes the output next.
+
+The one dispatcher stops at a full queue: so what the next tile needs is handed out before the vector code of a tile,
+where there are places for both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from farm.codegen.ea.epilogue import (
     Epilogue,
@@ -23,234 +26,187 @@ from farm.codegen.ea.epilogue import (
     Place,
     Scalar,
     ScalarPair,
+    Table,
     Vector,
 )
 from farm.codegen.ea.lift import Layer
+from farm.codegen.ea.loading import Loading
+from farm.codegen.ea.reduction import Pool, Product
+from farm.codegen.ea.tiles import Tile
 from farm.codegen.ea.tiling import Tiling
 from farm.ea import builder as asm
-from farm.ea.builder import ProgramBuilder, acc, spad
+from farm.ea.builder import Imm, acc, spad
 from farm.ea.config import MachineConfig
-from farm.ea.isa import Engine
+from farm.ea.isa import Engine, VecOp
 from farm.ea.program import Program
-from farm.ir import Buffer, DType
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """One tile of the output.
-
-    Attributes
-    ----------
-    output
-        Its first row in the accumulator.
-    waits, frees
-        Whether an earlier tile was there before, and whether a later one will be.
-    """
-
-    row: int
-    rows: int
-    column: int
-    columns: int
-    first: bool
-    new_rows: bool
-    new_columns: bool
-    output: int
-    waits: bool
-    frees: bool
+from farm.ir import DType
 
 
 def schedule(layer: Layer, epilogue: Epilogue, tiling: Tiling, config: MachineConfig) -> Program:
     """Return the program of a layer; its arguments are the function's parameters in order."""
     emission = _Emission(layer, epilogue, tiling, config)
-    tiles = list(emission.tiles())
-    for tile, following in zip(tiles, [*tiles[1:], None], strict=True):
-        emission.tile(tile, following)
+    emission.all()
     return emission.program.build()
 
 
-class _Emission:
+class _Emission(Loading):
     """The program so far."""
 
-    def __init__(
-        self, layer: Layer, epilogue: Epilogue, tiling: Tiling, config: MachineConfig
-    ) -> None:
-        self.layer, self.epilogue, self.tiling, self.config = layer, epilogue, tiling, config
-        self.program = ProgramBuilder(config)
-        self.args = {
-            param.buffer.name: self.program.arg(param.buffer.name, param.buffer.size_bytes)
-            for param in layer.function.params
-        }
-        self.operands = self.program.semaphore("operands")
-        self.operands_free = self.program.semaphore("operands_free")
-        self.extras = self.program.semaphore("extras")
-        self.extras_free = self.program.semaphore("extras_free")
-        self.product = self.program.semaphore("product")
-        self.result = self.program.semaphore("result")
-        self.output_free = self.program.semaphore("output_free")
-        self.tile_count = len(list(self.tiles()))
-        self.products = 0  # that were given to GE
-        self.weights = self.matrices = -1  # how often each operand was loaded, counted from 0
-
-    def tiles(self) -> Iterator[_Tile]:
-        """Yield the tiles: by default blocks of columns outside, so that vectors are loaded rarely."""
-        layer, width, height = self.layer, self.tiling.blocks * self.config.dim, self.tiling.rows
-        columns, rows = range(0, layer.columns, width), range(0, layer.rows, height)
-        if self.tiling.rows_outside:
-            order = [(row, column) for row in rows for column in columns]
-        else:
-            order = [(row, column) for column in columns for row in rows]
-        before, places = (-1, -1), len(self.tiling.outputs)
-        for number, (row, column) in enumerate(order):
-            yield _Tile(
-                row,
-                min(height, layer.rows - row),
-                column,
-                min(width, layer.columns - column),
-                first=(row, column) == order[0],
-                new_rows=row != before[0],
-                new_columns=column != before[1],
-                output=self.tiling.outputs[number % places],
-                waits=number >= places,
-                frees=number + places < len(order),
-            )
-            before = (row, column)
-
     @property
-    def buffers(self) -> int:
-        """How many places there are for each operand of GE."""
-        return len(self.tiling.a)
+    def runs_ahead(self) -> bool:
+        """Whether the next tile can be begun before a tile is done: whether both have places."""
+        two = len(self.tiling.outputs) > 1
+        ahead = two or (self.layer.product is None and not self.epilogue.inputs)
+        return ahead and (self.layer.pool is None or self.buffers > 1)
 
-    def tile(self, tile: _Tile, following: _Tile | None) -> None:
-        """Compute one tile of the output."""
-        has_extras = self.load_extras(tile)
-        if self.layer.product is not None:
-            self.multiply(tile)
-        self.vector_code(tile, has_extras, frees=following is not None and self.needs(following))
-        self.store(tile)
+    def all(self) -> None:
+        """Compute all tiles."""
+        begun = 0
+        self.load_vectors(self.tiles[0])
+        for number, tile in enumerate(self.tiles):
+            for other in self.tiles[begun : number + 1 + self.runs_ahead]:
+                self.begin(other)
+                begun += 1
+            self.vector_code(tile)
+            if number + 1 < len(self.tiles):
+                self.load_vectors(self.tiles[number + 1])
+            self.store(tile)
 
-    def needs(self, tile: _Tile) -> bool:
-        """Tell whether a tile loads anything for the vector engine."""
-        return bool(self.epilogue.inputs) or (bool(self.epilogue.vectors) and tile.new_columns)
+    def begin(self, tile: Tile) -> None:
+        """Load what a tile needs, and multiply."""
+        self.load_inputs(tile)
+        match self.layer.reduction:
+            case Product() as product:
+                self.multiply(tile, product)
+            case Pool() as pool:
+                wait = [self.operands_free] if tile.number >= self.buffers else []
+                self.load_source(tile, pool.x, pool.channels, tile.channel, tile.columns, wait)
+            case None:
+                pass
 
-    def load_extras(self, tile: _Tile) -> bool:
-        """Load vectors and matrices for the vector engine, if this tile needs new ones."""
-        if not self.needs(tile):
-            return False
-        loads = [
-            (buffer, self.tiling.inputs[i], True) for i, buffer in enumerate(self.epilogue.inputs)
-        ]
-        if tile.new_columns:
-            vectors = enumerate(self.epilogue.vectors)
-            loads += [(buffer, self.tiling.vectors + i, False) for i, buffer in vectors]
-        for number, (buffer, at, is_matrix) in enumerate(loads):
-            size = buffer.dtype.size_bytes
-            start = tile.column + (tile.row * self.layer.columns if is_matrix else 0)
-            self.program.load(
-                acc(at),
-                self.args[buffer.name],
-                rows=tile.rows if is_matrix else 1,
-                cols=tile.columns,
-                dstride=self.layer.columns * size if is_matrix and tile.rows > 1 else 0,
-                offset=start * size,
-                lstride=self.tiling.rows if is_matrix else len(self.epilogue.vectors),
-                widen=buffer.dtype is DType.INT8,
-                wait=[self.extras_free] if number == 0 and not tile.first else [],
-                post=[self.extras] if number == len(loads) - 1 else [],
-            )
-        return True
-
-    def multiply(self, tile: _Tile) -> None:
-        """Sum up the product of one tile over all depth."""
-        product, dim = self.layer.product, self.config.dim
-        assert product is not None
-        step = self.tiling.depth_blocks * dim
+    def multiply(self, tile: Tile, product: Product) -> None:
+        """Sum up the product of one tile over all depth and taps."""
+        step = self.tiling.shape.depth_blocks * self.config.dim
         whole_depth = step >= product.depth  # then operands stay while the next tiles need them
-        count = self.tile_count * -(-product.depth // step)
+        count = len(self.tiles) * -(-product.depth // step)
         for start in range(0, product.depth, step):
             depth = min(step, product.depth - start)
-            wait = [self.operands_free] if self.products >= self.buffers else []
-            new_rows = not whole_depth or tile.new_rows
+            wait = [self.operands_free] if self.steps >= self.buffers else []
+            new_source = not whole_depth or tile.new_source
             if not whole_depth or tile.new_columns:
-                post = [] if new_rows else [self.operands]
-                self.load_weights(product.w, tile, start, depth, wait, post)
+                post = [] if new_source else [self.operands]
+                self.load_weights(product, tile, start, depth, wait, post)
                 wait = []
-            if new_rows:
-                self.matrices += 1
-                self.program.load(
-                    spad(self.tiling.a[self.matrices % self.buffers]),
-                    self.args[product.a.name],
-                    rows=tile.rows,
-                    cols=depth,
-                    dstride=product.depth if tile.rows > 1 else 0,
-                    offset=tile.row * product.depth + start,
-                    lstride=self.tiling.rows,
-                    wait=wait,
-                    post=[self.operands],
-                )
+            if new_source:
+                channel = tile.channel + start
+                self.load_source(tile, product.x, product.channels, channel, depth, wait)
             is_last = start + depth == product.depth
             free_output = [self.output_free] if start == 0 and tile.waits else []
-            self.products += 1
-            self.program.gemm(
-                acc(tile.output),
-                spad(self.tiling.a[self.matrices % self.buffers]),
-                spad(self.tiling.w[self.weights % self.buffers]),
-                m=tile.rows,
-                nt=self.config.blocks(tile.columns),
-                kt=self.config.blocks(depth),
-                aks=self.tiling.rows,
-                cns=self.tiling.rows,
-                accumulate=start > 0,
-                wait=[self.operands, *free_output],
-                post=[
-                    *([self.operands_free] if self.products + self.buffers <= count else []),
+            self.steps += 1
+            gemms = self.gemms(tile, depth)
+            for number, (c, a, w, rows) in enumerate(gemms):
+                posts = [
+                    *([self.operands_free] if self.steps + self.buffers <= count else []),
                     *([self.product] if is_last else []),
-                ],
-            )
+                ]
+                self.program.gemm(
+                    acc(c),
+                    spad(a),
+                    spad(w),
+                    m=rows,
+                    nt=self.config.blocks(tile.columns),
+                    kt=self.config.blocks(depth),
+                    aks=tile.source.rows,
+                    cns=self.tiling.height,
+                    astep=self.layer.window.right.stride,
+                    accumulate=start > 0 or w > gemms[0][2],
+                    wait=[self.operands, *free_output] if number == 0 else [],
+                    post=posts if number == len(gemms) - 1 else [],
+                )
 
-    def load_weights(
-        self, w: Buffer, tile: _Tile, start: int, depth: int, wait: list[int], post: list[int]
-    ) -> None:
-        """Load a tile of weights; rows beyond the depth become zero, since GEMM reads whole blocks."""
-        self.weights += 1
-        at = self.tiling.w[self.weights % self.buffers]
-        dim, blocks = self.config.dim, self.config.blocks(tile.columns)
-        between = self.config.blocks(depth) * dim
-        self.program.load(
-            spad(at),
-            self.args[w.name],
-            rows=depth,
-            cols=tile.columns,
-            dstride=self.layer.columns if depth > 1 else 0,
-            offset=start * self.layer.columns + tile.column,
-            lstride=between,
-            wait=wait,
-            post=post if depth == between else [],
-        )
-        if depth < between:
-            self.program.fill(
-                spad(at + depth),
-                rows=between - depth,
-                cols=blocks * dim,
-                lstride=between,
-                post=post,
-            )
+    def gemms(self, tile: Tile, depth: int) -> list[tuple[int, int, int, int]]:
+        """Return for each tap, and each line if need be, the rows of C, A and W and how many rows are computed."""
+        a = self.tiling.a[self.matrices % self.buffers]
+        w = self.tiling.w[self.weights % self.buffers]
+        weights = self.config.blocks(depth) * self.config.blocks(tile.columns) * self.config.dim
+        return [
+            (tile.output + line, a + row, w + tap * weights, rows)
+            for tap, line, row, rows in self.taps(tile)
+        ]
 
-    def vector_code(self, tile: _Tile, has_extras: bool, frees: bool) -> None:
-        """Run the operations on each block of columns."""
-        wait = [self.extras] if has_extras else []
+    def taps(self, tile: Tile) -> Iterator[tuple[int, int, int, int]]:
+        """Yield taps in order: number, first row of results, of what the windows read, and how many rows."""
+        down, right = self.layer.window.down, self.layer.window.right
+        pitch = tile.source.pitch
+        together = down.stride * pitch == right.stride * tile.pitch  # from one line to the next
+        for tap in range(self.layer.window.taps):
+            row, column = divmod(tap, right.kernel)
+            first = row * down.dilation * pitch + column * right.dilation
+            if together:
+                yield tap, 0, first, tile.height
+                continue
+            for line in range(tile.area.lines):
+                read = first + line * down.stride * pitch
+                yield tap, line * tile.pitch, read, tile.area.pixels
+
+    def vector_code(self, tile: Tile) -> None:
+        """Run the pool and the operations on each block of columns."""
+        pool, number = self.layer.pool, tile.number
+        waits = [self.vectors] if self.needs_vectors(tile) else []
+        waits += [self.inputs] if self.epilogue.inputs else []
         if self.layer.product is not None:
-            wait.append(self.product)
+            waits.append(self.product)
         elif tile.waits:
-            wait.append(self.output_free)
-        engine = Engine.VE
-        if wait:
-            self.program.sync(engine, wait=wait)
-        for block in range(self.config.blocks(tile.columns)):
+            waits.append(self.output_free)
+        self.sync(wait=waits)
+        blocks = range(self.config.blocks(tile.columns))
+        if pool is not None:
+            self.sync(wait=[self.operands])
+            for block in blocks:
+                self.pool(pool, block, tile)
+            if number + self.buffers < len(self.tiles):
+                self.sync(post=[self.operands_free])
+        for block in blocks:
             for operation in self.epilogue.operations:
                 self.operation(operation, block, tile)
-        self.program.sync(engine, post=[self.result, *([self.extras_free] if frees else [])])
+        posts = [self.result]
+        if self.epilogue.inputs and tile.frees:
+            posts.append(self.inputs_free)
+        if number + 1 < len(self.tiles) and self.needs_vectors(self.tiles[number + 1]):
+            posts.append(self.vectors_free)
+        self.sync(post=posts)
 
-    def operation(self, operation: Operation, block: int, tile: _Tile) -> None:
+    def sync(self, *, wait: list[int] | None = None, post: list[int] | None = None) -> None:
+        """Let VE wait and post; an instruction has two of each at most."""
+        waits, posts = wait or [], post or []
+        for first in range(0, max(len(waits), len(posts)), 2):
+            pair = slice(first, first + 2)
+            self.program.sync(Engine.VE, wait=waits[pair], post=posts[pair])
+
+    def pool(self, pool: Pool, block: int, tile: Tile) -> None:
+        """Pool one block of columns."""
+        start = self.tiling.a[tile.number % self.buffers] + block * tile.source.rows
+        if pool.fill:
+            for first, rows in tile.source.gaps:
+                at = spad(start + first)
+                self.program.vec(VecOp.SPLAT, at, None, Imm(pool.fill), rows=rows)
+        out = tile.output + block * self.tiling.height
+        step = self.layer.window.right.stride
+        weights = self.tiling.vectors + block * self.tiling.vectors_of_block
+        for tap, line, row, rows in self.taps(tile):
+            source, to = spad(start + row), acc(out + line)
+            if pool.w is not None:
+                weight = acc(weights + len(self.epilogue.vectors) + tap)
+                product = to if tap == 0 else acc(self.tiling.temporaries[0] + line)
+                self.program.vec(VecOp.MUL, product, source, weight, rows=rows, sinc=step)
+                if tap:
+                    self.program.vec(VecOp.ADD, to, product, to, rows=rows, s2inc=1)
+            elif tap == 0:
+                self.program.vec(VecOp.MOV, to, source, rows=rows, sinc=step)
+            else:
+                self.program.vec(pool.op, to, source, to, rows=rows, sinc=step, s2inc=1)
+
+    def operation(self, operation: Operation, block: int, tile: Tile) -> None:
         """Emit one operation for one block of columns."""
         first, second = operation.first, operation.second
         self.program.vec(
@@ -258,12 +214,12 @@ class _Emission:
             self.place(operation.to, block, tile),
             None if first is None else self.place(first, block, tile),
             self.second(second, block, tile),
-            rows=tile.rows,
+            rows=tile.height,
             sinc=0 if isinstance(first, Vector) else 1,
             s2inc=1 if isinstance(second, Matrix) else 0,
         )
 
-    def second(self, operand: Operand | None, block: int, tile: _Tile) -> asm.Operand | None:
+    def second(self, operand: Operand | None, block: int, tile: Tile) -> asm.Operand | None:
         """Return an instruction's second operand."""
         match operand:
             case None:
@@ -272,35 +228,39 @@ class _Emission:
                 return self.program.constant(value)
             case ScalarPair(multiplier, shift):
                 return self.program.constant_pair(multiplier, shift)
+            case Table(index):
+                return acc(self.tiling.tables + index * self.config.lut_rows)
             case _:
                 return self.place(operand, block, tile)
 
-    def place(self, operand: Matrix | Vector, block: int, tile: _Tile) -> asm.Row:
+    def place(self, operand: Matrix | Vector, block: int, tile: Tile) -> asm.Row:
         """Return the first row of an operand in one block of columns."""
         tiling = self.tiling
         match operand:
             case Vector(index):
-                return acc(tiling.vectors + block * len(self.epilogue.vectors) + index)
+                return acc(tiling.vectors + block * tiling.vectors_of_block + index)
             case Matrix(Place.TEMPORARY, index):
                 return acc(tiling.temporaries[index])
             case Matrix(Place.INPUT, index):
-                return acc(tiling.inputs[index] + block * tiling.rows)
+                return acc(tiling.inputs[index][tile.place] + block * tiling.height)
             case _:
-                return acc(tile.output + block * tiling.rows)
+                return acc(tile.output + block * tiling.height)
 
-    def store(self, tile: _Tile) -> None:
+    def store(self, tile: Tile) -> None:
         """Store one tile; int8 outputs are in range, so saturation changes nothing."""
         out = self.layer.out
         size = out.dtype.size_bytes
-        self.program.store(
-            self.args[out.name],
-            acc(tile.output),
-            rows=tile.rows,
-            cols=tile.columns,
-            dstride=self.layer.columns * size if tile.rows > 1 else 0,
-            offset=(tile.row * self.layer.columns + tile.column) * size,
-            lstride=self.tiling.rows,
-            saturate=out.dtype is DType.INT8,
-            wait=[self.result],
-            post=[self.output_free] if tile.frees else [],
-        )
+        for number, run in enumerate(tile.runs):
+            is_last = number == len(tile.runs) - 1
+            self.program.store(
+                self.args[out.name],
+                acc(tile.output + run.place),
+                rows=run.count,
+                cols=tile.columns,
+                dstride=self.layer.columns * size if run.count > 1 else 0,
+                offset=(run.pixel * self.layer.columns + tile.column) * size,
+                lstride=self.tiling.height,
+                saturate=out.dtype is DType.INT8,
+                wait=[self.result] if number == 0 else [],
+                post=[self.output_free] if is_last and tile.frees else [],
+            )

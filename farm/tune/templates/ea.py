@@ -14,7 +14,7 @@ from farm.tune.templates.template import Template, space_of
 class EaTemplate(Template):
     """Tiles, their order and buffers."""
 
-    name = "ea 1"
+    name = "ea 2"
 
     def __init__(self, function: Function, target: Target) -> None:
         knobs = hint_knobs(function, target)

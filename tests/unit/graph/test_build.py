@@ -148,7 +148,8 @@ def test_layer_that_the_accelerator_refuses_says_why_and_runs_on_the_cpu() -> No
     built, _ = check(layer(dtype="uint8", bias="none", scaled=False), [TargetBackend("ea")])
     assert {p.region.backend for p in built.partition.regions} == {"cpu"}
     assert next(iter(built.partition.reasons.values())) == (
-        "ea: layer: out0 is reduced, but not as int32 sum of int8 A[i, k] * W[k, j] from 0"
+        "ea: layer: out0 is reduced, but not as int32 sum of int8 A[i, k] * W[k, j] from 0, nor over windows of int8 "
+        "pixels: in0 is not an int8 input"
     )
     assert built.partition.problems == ()
 

@@ -50,6 +50,16 @@ CASES: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("max_pool2d", [whole(1, 2, 4, 4, dtype=INT8)], {"kernel": [2, 2], "stride": [2, 2]}),
     ("avg_pool2d", [whole(1, 2, 4, 4)], {"kernel": [2, 2], "stride": [2, 2], "padding": [1, 0]}),
     *(
+        (
+            name,
+            [whole(2, 5, 4, 3, dtype=INT8) * 13],
+            {"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0], "layout": "NHWC"},
+        )
+        for name in ("max_pool2d", "avg_pool2d")
+    ),
+    ("avg_pool2d", [whole(1, 2, 4, 4, dtype="uint8")], {"kernel": [2, 2], "stride": [1, 1]}),
+    ("lookup", [whole(3, 4, dtype=INT8) * 14, np.arange(256, dtype=np.int32)[::-1]], {}),
+    *(
         (name, [whole(3, 4), whole(4) + 0.5], {})
         for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
     ),

@@ -274,6 +274,12 @@ I = te.placeholder((4,), "int32", name="i")  # noqa: E741
         ),
         (lambda: ops.max_pool2d(X, 6), "max_pool2d: a window of 6 does not fit into 4"),
         (lambda: ops.max_pool2d(X, 2, padding=2), r"max_pool2d: padding \(2, 2\); use 0 to less"),
+        (lambda: ops.max_pool2d(X, 2, layout="HW"), "max_pool2d: layout 'HW'; use one of"),
+        (
+            lambda: ops.avg_pool2d(te.placeholder((1, 1, 4, 4), "int32", name="z"), 2),
+            "avg_pool2d: z is int32, with a window of 4; use floats, or integers of 8 or 16 bits",
+        ),
+        (lambda: ops.lookup(X, I), r"lookup: x is float32 and i has shape \(4,\); use int8"),
         (lambda: ops.add(X, te.placeholder((3,))), "add: shapes .* do not broadcast"),
         (lambda: ops.exp(I), "exp: i is int32; use a float type"),
         (lambda: ops.sum(X, (0, 0)), r"sum: axes \(0, 0\) of shape .*; name each once"),

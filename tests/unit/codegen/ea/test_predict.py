@@ -10,7 +10,7 @@ import pytest
 from farm import ops, te
 from farm.codegen.ea.epilogue import compile_epilogue
 from farm.codegen.ea.lift import lift
-from farm.codegen.ea.predict import Shape, predict
+from farm.codegen.ea.predict import predict
 from farm.codegen.ea.schedule import schedule
 from farm.codegen.ea.tiling import choose_tiling
 from farm.ea.config import find_config
@@ -75,9 +75,8 @@ def test_estimate_is_near_what_fast_tiles_take_and_never_makes_slow_ones_look_fa
     for hints in measured.drawn(15, seed=1):
         found = measured.cycles(hints)
         if found is not None:
-            fields = {"rows_outside": bool(hints["rows_outside"])}
-            fields |= {name: int(hints[name]) for name in hints if name != "rows_outside"}
-            told = predict(measured.layer, measured.epilogue, measured.config, Shape(**fields))
+            shape_of_tiles = measured.tiling(hints).shape
+            told = predict(measured.layer, measured.epilogue, measured.config, shape_of_tiles)
             seen.append((found, told / found))
     assert len(seen) >= 3
     ratios = [ratio for _, ratio in sorted(seen)]
@@ -88,7 +87,7 @@ def test_estimate_is_near_what_fast_tiles_take_and_never_makes_slow_ones_look_fa
 def test_hint_alone_is_kept_and_the_others_are_chosen_around_it():
     measured = Measured((300, 100, 100))
     for name, value in {"rows": 37, "blocks": 3, "depth_blocks": 2}.items():
-        assert getattr(measured.tiling({name: value}), name) == value
+        assert getattr(measured.tiling({name: value}).shape, name) == value
     for name in ("buffers", "outputs"):
         for value in (1, 2):
             tiling = measured.tiling({name: value})
@@ -101,6 +100,6 @@ def test_operands_lie_in_different_banks_where_they_can():
     measured = Measured((512, 512, 512))
     tiling = measured.tiling({})
     bank = measured.config.spad_rows // measured.config.spad_banks
-    rows = tiling.rows * tiling.depth_blocks
+    rows = tiling.patch * tiling.shape.depth_blocks
     banks = {place // bank for start in tiling.a for place in (start, start + rows - 1)}
     assert banks.isdisjoint(place // bank for place in tiling.w)
