@@ -14,6 +14,7 @@ from farm.cli.connection import connect, tracker_option
 from farm.cli.output import Output, output_option, table
 from farm.cli.spans import seconds
 from farm.cli.text import printable, span
+from farm.core.limits import MAX_COUNT
 
 if TYPE_CHECKING:
     from farm.client.accounts import AccountInfo
@@ -71,8 +72,8 @@ def list_(tracker: str | None, output: Output) -> None:
 
 @command.command("limit")
 @click.argument("account", metavar="ACCOUNT")
-@click.option("--devices", type=click.IntRange(min=0), help="At once; more wait.")
-@click.option("--queued", type=click.IntRange(min=0), help="Waiting; more are refused.")
+@click.option("--devices", type=click.IntRange(0, MAX_COUNT), help="At once; more wait.")
+@click.option("--queued", type=click.IntRange(0, MAX_COUNT), help="Waiting; more are refused.")
 @click.option(
     "--device-seconds",
     type=click.FloatRange(min=0),

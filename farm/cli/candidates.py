@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from farm.cli.files import read_artifact
+from farm.cli.output import encodable
 from farm.errors import InvalidInput
+from farm.measuring.values import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from farm.client import Candidate, Workload
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+ROOM_BYTES = 6
+"""Of a name, for its number."""
 CACHES = ("warm", "cold", "rotate")
 
 
@@ -91,11 +95,18 @@ def read_candidate(text: str, key: str) -> Candidate:
 
 
 def keys_of(texts: Sequence[str]) -> list[str]:
-    """Return a name for each text, with a number where one comes again."""
+    """Return a name for each text, with a number where one comes again; of a long one the end."""
+    names = [_cut(encodable(text)) for text in texts]
     return [
-        text if texts.count(text) == 1 else f"{text}#{texts[: index + 1].count(text)}"
-        for index, text in enumerate(texts)
+        name if names.count(name) == 1 else f"{name}#{names[: index + 1].count(name)}"
+        for index, name in enumerate(names)
     ]
+
+
+def _cut(text: str) -> str:
+    most = MAX_NAME_BYTES - ROOM_BYTES
+    data = text.encode()
+    return text if len(data) <= most else f"...{data[3 - most :].decode(errors='ignore')}"
 
 
 def read_workload(seed: int, reference: str | None) -> Workload:

@@ -24,7 +24,7 @@ from farm.cli.output import Output, output_option
 from farm.cli.run import check_number
 from farm.cli.text import span
 from farm.core.clock import SystemClock
-from farm.core.limits import MAX_HOLDER_BYTES, MAX_TTL_S, MAX_WAIT_S, MIN_TTL_S
+from farm.core.limits import MAX_HOLDER_BYTES, MAX_NUMBER, MAX_TTL_S, MAX_WAIT_S, MIN_TTL_S
 from farm.errors import InvalidInput
 
 SECRET_VARIABLE = "FARM_LEASE_TOKEN"
@@ -44,7 +44,7 @@ _ttl_option = click.option(
 )
 _epoch_option = click.option(
     "--epoch",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, MAX_NUMBER),
     help="As `farm acquire` said, to be sure that it is that one.  [default: the lease's]",
 )
 

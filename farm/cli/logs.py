@@ -17,6 +17,7 @@ from farm.cli.connection import connect, tracker_option
 from farm.cli.job import job_argument
 from farm.cli.output import Output, output_option
 from farm.cli.text import printable
+from farm.core.limits import MAX_NUMBER
 
 if TYPE_CHECKING:
     from farm.client import LogChunk
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     "--from",
     "first",
     metavar="CHUNK",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_NUMBER),
     default=1,
     show_default=True,
     help="Number of the first chunk wanted.",

@@ -183,6 +183,10 @@ def _fail(error: Exception, *, json: bool) -> int:
             what = f"input or output: {error.strerror}; look at the disk"
             show_error("INFRASTRUCTURE", what, json=json)
             return EXIT_INTERNAL
+        case UnicodeEncodeError() if error.reason == "surrogates not allowed":
+            what = f"{ascii(error.object)[:80]}: holds bytes that are no text in UTF-8; correct it"
+            show_error("USAGE", what, json=json)
+            return EXIT_USAGE
     kind = type(error).__name__
     hint = f"this is a bug; set {DEBUG_VARIABLE}=1 to see the traceback"
     show_error("INTERNAL", f"{kind}: {error}; {hint}", json=json)

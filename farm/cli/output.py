@@ -43,7 +43,7 @@ class Output:
 
     def result(self, value: Mapping[str, object], text: str) -> None:
         """Print the result: `value` as JSON, or `text` for people."""
-        click.echo(to_json(value) if self.json else text)
+        click.echo(to_json(value) if self.json else encodable(text, _encoding()))
         sys.stdout.flush()
         context = click.get_current_context(silent=True)
         if context is not None:
@@ -134,7 +134,7 @@ def show_error(
             return
     with contextlib.suppress(OSError):
         label = click.style("error:", fg="red", bold=True) if _has_colour() else "error:"
-        click.echo(f"{label} {message}", err=True)
+        click.echo(f"{label} {encodable(message)}", err=True)
 
 
 def to_json(value: Mapping[str, object]) -> str:
@@ -144,10 +144,19 @@ def to_json(value: Mapping[str, object]) -> str:
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+        text.encode(_encoding())
     except UnicodeEncodeError:  # another encoding, or a file's name that is no text
         return json.dumps(value, indent=2, allow_nan=False)
     return text
+
+
+def encodable(text: str, encoding: str = "utf-8") -> str:
+    """Return text with escapes for what cannot be encoded, such as bytes of a file's name that are no text."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

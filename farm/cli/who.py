@@ -16,6 +16,7 @@ import click
 from farm.cli.connection import connect, tracker_option
 from farm.cli.output import Output, output_option, table
 from farm.cli.text import printable, span, when
+from farm.core.limits import MAX_NUMBER
 
 if TYPE_CHECKING:
     from farm.client import EventInfo
@@ -55,12 +56,16 @@ def who(tracker: str | None, output: Output) -> None:
 
 @click.command("events")
 @click.option(
-    "--after", metavar="NUMBER", type=click.IntRange(min=0), default=0, help="Only later ones."
+    "--after",
+    metavar="NUMBER",
+    type=click.IntRange(0, MAX_NUMBER),
+    default=0,
+    help="Only later ones.",
 )
 @click.option(
     "--last",
     metavar="COUNT",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_NUMBER),
     default=50,
     show_default=True,
     help="At most so many of those that happened already.",

@@ -54,8 +54,16 @@ class Candidate:
     symbol: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.key.encode()) > MAX_NAME_BYTES:
-            raise InvalidInput(f"candidate {self.key[:40]}: longer than {MAX_NAME_BYTES} bytes")
+        try:
+            size_bytes = len(self.key.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"candidate {ascii(self.key)[:40]}: no text; name it otherwise"
+            ) from error
+        if size_bytes > MAX_NAME_BYTES:
+            raise InvalidInput(
+                f"candidate {self.key[:40]}: longer than {MAX_NAME_BYTES} bytes; name it otherwise"
+            )
 
 
 @dataclass(frozen=True, slots=True)

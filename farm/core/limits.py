@@ -61,6 +61,10 @@ MIN_TTL_S = 1.0
 MAX_TTL_S = 600.0
 MAX_WAIT_S = 86_400.0
 MAX_LISTED_JOBS = 1_000
+MAX_COUNT = 1_000_000
+"""Devices, or requests that wait, of one account."""
+MAX_NUMBER = 1 << 53
+"""Of an event, a chunk of a log, an epoch."""
 
 MAX_ERROR_BYTES = 64 << 10
 """Message of an error."""

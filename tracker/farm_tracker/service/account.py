@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from farm.api.v1 import account_pb2, account_pb2_grpc
+from farm.core.limits import MAX_COUNT
 from farm.errors import InvalidInput
 from farm_tracker.service.convert import check_range, check_text
 from farm_tracker.service.job import MAX_ACCOUNT_BYTES, actor
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
-MAX_COUNT = 1_000_000
 MAX_DEVICE_S = 1e12
 MIN_WINDOW_S = 1.0
 DEFAULT_WINDOW_S = 86_400.0

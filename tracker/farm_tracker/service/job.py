@@ -15,6 +15,7 @@ from farm.api.v1 import job_pb2, job_pb2_grpc
 from farm.core.limits import (
     MAX_KEY_BYTES,
     MAX_LISTED_JOBS,
+    MAX_NUMBER,
     MAX_PRIORITY,
     MAX_QUEUE_LIMIT_S,
     MAX_REASON_BYTES,
@@ -41,7 +42,6 @@ DEFAULT_QUEUE_LIMIT_S = 86_400.0
 DEFAULT_LISTED = 100
 SHOWN_AT_ONCE = 50
 """Jobs of a list that are made ready to be sent without a pause for others."""
-MAX_CHUNK_NUMBER = 1 << 40
 
 
 class JobService(job_pb2_grpc.JobServiceServicer):
@@ -82,7 +82,7 @@ class JobService(job_pb2_grpc.JobServiceServicer):
         """Give a job's log."""
         async with errors_to_status(context):
             self._check(request.job_id)
-            check_count(request.from_chunk, MAX_CHUNK_NUMBER, "from_chunk")
+            check_count(request.from_chunk, MAX_NUMBER, "from_chunk")
             logs = self._jobs.logs(request.job_id, request.from_chunk)
             async with contextlib.aclosing(logs) as chunks:
                 async for number, part, data in chunks:
