@@ -22,6 +22,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, OperationalError
 
+from farm.core.files import regular_size
 from farm.errors import InfrastructureError, InvalidInput
 from farm.tune.records.record import Key, Outcome, Record, Winner, Workload, canonical
 
@@ -37,6 +38,7 @@ APPLICATION_ID = 0x4B46_5243
 WAIT_S = 60.0
 BATCH = 500
 
+_HEAD = b"SQLite format 3\0"
 _READS = "reads"
 """Option of connections that only read."""
 
@@ -100,6 +102,7 @@ class Records:
             raise InvalidInput(f"records {self.path}: no such file; name one that exists")
         if not self.path.absolute().parent.is_dir():
             raise InvalidInput(f"records {self.path}: its folder does not exist; create it")
+        _check_file(self.path)
         self._is_shown_only = self.path.exists() and not (
             os.access(self.path, os.W_OK) and os.access(self.path.absolute().parent, os.W_OK)
         )
@@ -288,6 +291,16 @@ class Records:
                 time.sleep(0.05)
             except DatabaseError as error:
                 raise _unusable(self.path, str(error.orig)) from error
+
+
+def _check_file(path: Path) -> None:
+    """Raise InvalidInput unless SQLite may be given a file: it writes over small ones that are none of its own."""
+    if not path.exists() or not regular_size(path):
+        return
+    with path.open("rb") as file:
+        head = file.read(len(_HEAD))
+    if head != _HEAD:
+        raise _unusable(path, "it is no database")
 
 
 def _url(path: Path, *, shown_only: bool) -> sa.URL:

@@ -307,7 +307,13 @@ def test_import_of_random_bytes_never_fails_otherwise(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"x" * 5000]
+    "content",
+    [
+        b"x",
+        b'{"kernel_farm_records":1}\n',
+        b"not a database at all" * 100,
+        b"SQLite format 3\0" + b"x" * 5000,
+    ],
 )
 def test_damaged_file_is_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.db"
@@ -315,6 +321,13 @@ def test_damaged_file_is_refused_with_its_name(tmp_path: Path, content: bytes) -
     with pytest.raises(InvalidInput, match=r"bad\.db: cannot be used"):
         Records(path)
     assert path.read_bytes() == content
+
+
+def test_what_is_no_file_is_no_database(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path(os.devnull)):
+        with pytest.raises(InvalidInput, match="no regular file"):
+            Records(path)
 
 
 def test_file_that_is_damaged_later_is_refused_when_it_is_read(tmp_path: Path) -> None:
