@@ -3,8 +3,8 @@
 Owns: that process and its group, the time limit, how much of what it says is kept, and the form of an answer: one JSON
 object a line. Does not own: what is asked, or what an answer means.
 
-Invariant: when `run_apart` returns or raises, the process and all of its group are gone; whatever they print, no more
-than `KEPT_BYTES` of it and the answer itself are ever held.
+Invariant: when `run_apart` returns or raises, the process and all of its group are gone, and the process does not live
+longer than the one that started it; of what they print, `KEPT_BYTES` and the answer are held at most.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import json
 import os
+import runpy
 import selectors
 import signal
 import subprocess
@@ -72,7 +73,7 @@ def run_apart(
     most_bytes: int = MAX_ANSWER_BYTES,
     tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> Ended:
-    """Run ``python -m MODULE`` in a process of its own and wait for its end.
+    """Run ``python -m MODULE`` in a process of its own (of which this module is the first part) and wait for its end.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def run_apart(
         Called with each answer as it comes.
     """
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
+        [sys.executable, "-P", "-m", __name__, str(os.getpid()), module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -104,12 +105,7 @@ def run_apart(
 
 
 def answers() -> Callable[[dict[str, Any]], None]:
-    """Return what answers whoever started this process; from now on, what is printed is no answer.
-
-    The process ends with the one that started it.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # Linux has it
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Return what answers whoever started this process; from now on, what is printed is no answer."""
     own = os.dup(1)
     os.dup2(2, 1)
 
@@ -242,3 +238,17 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:  # not waited for yet, so the number is still its own
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _main(parent: int, module: str, *arguments: str) -> None:
+    """Run a module, in a process that ends with its parent (Linux; elsewhere it ends at its own pace)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before that
+            os._exit(1)
+    sys.argv[1:] = arguments
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), *sys.argv[2:])

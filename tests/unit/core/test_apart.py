@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -137,6 +139,19 @@ def test_interrupt_while_it_runs_ends_it(others):
     with pytest.raises(KeyboardInterrupt):
         others("answer({'pid': os.getpid()}); time.sleep(600)", tell=interrupt)
     assert gone(pids[0])
+
+
+def test_it_does_not_live_longer_than_who_started_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "others.py").write_text(f"{HEAD}answer({{'pid': os.getpid()}}); time.sleep(600)")
+    code = (
+        "from farm.core.apart import run_apart\n"
+        "run_apart('others', limit_s=600, tell=lambda it: print(it['pid'], flush=True))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as first:
+        pid = int(first.stdout.readline())
+        first.kill()
+    assert gone(pid)
 
 
 def descriptors():
