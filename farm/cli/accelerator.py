@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from farm.porting import Finding
 
 SHOWN = 40
+FEW = 8
 
 
 @click.group("accelerator")
@@ -180,4 +181,5 @@ def _words(value: dict[str, object]) -> tuple[str, str, str]:
     ways, configs = value["ways"], value["configs"]
     assert isinstance(ways, list)
     assert isinstance(configs, list)
-    return ", ".join(ways), ", ".join(configs), str(value["timing"])
+    more = [f"{len(configs) - FEW} more"] if len(configs) > FEW else []
+    return ", ".join(ways), ", ".join([*configs[:FEW], *more]), str(value["timing"])

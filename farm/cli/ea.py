@@ -205,7 +205,7 @@ def _pairs(option: str, values: tuple[str, ...], program: Program) -> dict[str, 
         name, equals, rest = value.partition("=")
         if not equals or not rest or name not in known or name in pairs:
             raise click.UsageError(
-                f"{option} {value!r}: no NAME=VALUE of an argument given once; "
+                f"{option} {value[:80]!r}: no NAME=VALUE of an argument given once; "
                 f"the program has {', '.join(known) or 'no arguments'}"
             )
         pairs[name] = rest
@@ -222,11 +222,11 @@ def _arrays(program: Program, given: dict[str, str]) -> list[Any]:
         value = given.get(arg.name, str(arg.min_bytes))
         if not value.isdecimal():
             arrays.append(read_numbers(Path(value), MAX_ARG_BYTES))
-        elif int(value) <= MAX_ARG_BYTES:
+        elif len(value) <= len(str(MAX_ARG_BYTES)) and int(value) <= MAX_ARG_BYTES:
             arrays.append(np.zeros(int(value), np.int8))
         else:
             raise click.UsageError(
-                f"--arg {arg.name}: too large ({value}); use at most {MAX_ARG_BYTES}"
+                f"--arg {arg.name}: too large ({value[:20]}); use at most {MAX_ARG_BYTES}"
             )
     return arrays
 

@@ -17,7 +17,7 @@ from farm.cli.connection import connect, tracker_option
 from farm.cli.files import EXISTING_FILE, writable_folder
 from farm.cli.output import Output, others_code, output_option
 from farm.core.limits import MAX_REPEAT
-from farm.errors import InvalidInput, KernelFailed
+from farm.errors import InvalidGraph, InvalidInput, KernelFailed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -261,7 +261,10 @@ def read_graph(path: Path) -> tuple[Graph, Sequence[Backend]]:
             raise InvalidInput(
                 f"{path}: too large; use a document of at most {MAX_JSON_BYTES} bytes"
             )
-        return from_json(read_regular(path)), ()
+        try:
+            return from_json(read_regular(path)), ()
+        except InvalidGraph as error:
+            raise InvalidGraph(f"{path}: {error.message}") from error
     names = run_file(path)
     graph, backends = names.get("graph"), names.get("backends", ())
     if not isinstance(graph, Graph):

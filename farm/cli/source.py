@@ -93,7 +93,9 @@ def run_file(path: Path) -> dict[str, Any]:
         raise InvalidInput(
             f"{_place(path, error)}: it exits ({error.code}); leave that out"
         ) from error
-    except Exception as error:
+    except KeyboardInterrupt:  # the user's, not the file's
+        raise
+    except BaseException as error:
         what = f"{type(error).__name__}: {error}"
         raise InvalidInput(f"{_place(path, error)}: {what}; correct the file") from error
 

@@ -43,7 +43,11 @@ def replacing(path: Path, *, private: bool = True) -> Iterator[BinaryIO]:
         return
     temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    handle = os.open(temporary, flags, 0o600 if private else 0o666)
+    try:
+        handle = os.open(temporary, flags, 0o600 if private else 0o666)
+    except OSError as error:
+        error.filename = str(path)  # what the caller knows of
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

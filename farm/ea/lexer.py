@@ -34,6 +34,10 @@ class TokenKind(Enum):
     END = auto()
 
 
+SHOWN = 160
+"""Letters of a line that an error shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of source, to report errors in."""
@@ -44,9 +48,10 @@ class Line:
 
     def error(self, column: int, what: str) -> InvalidProgram:
         """Return the error `what` at the zero-based `column`."""
-        shown = self.text.replace("\t", " ")
+        first = max(0, column - SHOWN // 2)
+        shown = self.text[first : first + SHOWN].replace("\t", " ")
         return InvalidProgram(
-            f"{self.file}:{self.number}:{column + 1}: {what}\n    {shown}\n    {' ' * column}^",
+            f"{self.file}:{self.number}:{column + 1}: {what}\n    {shown}\n    {' ' * (column - first)}^",
             file=self.file,
             line=str(self.number),
             column=str(column + 1),

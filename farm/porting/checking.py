@@ -59,7 +59,11 @@ def check_apart(
         tell=lambda answer: note(_finding(answer)),
     )
     if ended.status != 0:
-        last = f"after {findings[-1].check} of {findings[-1].subject}" if findings else "at once"
+        last = (
+            f"after {findings[-1].check} of {findings[-1].subject}"
+            if findings
+            else "before any check"
+        )
         how = f"did not end within {limit_s:g} s"
         if ended.status is not None:
             how = f"ended with {ended.how}"

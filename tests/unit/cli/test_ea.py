@@ -106,6 +106,8 @@ def test_an_unchecked_run_faults_with_the_facts(cli, source):
         (["--arg", "A"], "no NAME=VALUE"),
         (["--arg", "A=64", "--arg", "A=65"], "given once"),
         (["--arg", f"A={1 << 40}"], "too large"),
+        (["--arg", f"A={'9' * 5000}"], "too large (99999999999999999999)"),
+        (["--arg", f"B={'9' * 5000}"], "the program has A, C"),
         (["--arg", "A=missing.npy"], "missing.npy"),
         (["--arg", "A=63"], "DRAM_OOB"),
         (["--save", "C"], "no NAME=VALUE"),

@@ -79,7 +79,7 @@ def test_options_that_do_not_fit_end_with_2(cli, own, options, code, message):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{}", "format is not 'kernel-farm graph'"),
+        ("a.json", "{}", "a.json: graph document: format is not 'kernel-farm graph'"),
         ("a.py", "x = 1", "defines no `graph`"),
         ("a.py", "graph = 3", "defines no `graph`"),
         (

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
+
 import pytest
 
 from farm.cli.output import Output, seconds, size, table, to_json
@@ -63,3 +67,12 @@ def test_steps_away_from_a_terminal_are_plain_lines_on_standard_error(capsys):
         steps.say("[bold] is no mark-up")
         steps.advance(1, 2)
     assert capsys.readouterr() == ("", "[bold] is no mark-up\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("text", ["ü", "\udcff.farm", "漢", "plain"])
+def test_json_of_any_text_is_json_whatever_standard_output_takes(monkeypatch, encoding, text):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    written = to_json({"file": text}).encode(encoding)
+    assert json.loads(written.decode(encoding)) == {"file": text}

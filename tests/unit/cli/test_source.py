@@ -72,6 +72,8 @@ def test_request_of_functions_is_kept(source, value):
         ("import sys\nsys.exit(3)", "kernels.py:2: it exits (3)"),
         ("import no_such_module", "kernels.py:1: ModuleNotFoundError"),
         ("def f():\n    return 1 / 0\nf()", "kernels.py:2: ZeroDivisionError"),
+        ("class E(BaseException): pass\nraise E('x')", "kernels.py:2: E: x"),
+        ("raise GeneratorExit", "kernels.py:1: GeneratorExit"),
         ("x = '\\ud800'.encode()", "kernels.py:1: UnicodeEncodeError"),
     ],
 )

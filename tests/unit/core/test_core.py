@@ -125,8 +125,9 @@ def test_write_atomic_interrupted_leaves_no_part(
 
 
 def test_write_atomic_into_a_folder_that_is_absent_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as error:
         write_atomic(tmp_path / "absent" / "file", b"new")
+    assert error.value.filename == str(tmp_path / "absent" / "file")
 
 
 def test_random_id_is_the_prefix_and_64_bits() -> None:

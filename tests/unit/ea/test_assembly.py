@@ -215,6 +215,16 @@ def test_assemble_without_a_header_is_refused(text, missing):
         assemble(text + "\nhalt\n")
 
 
+def test_error_in_a_long_line_shows_the_letters_around_its_place():
+    line = f"{' ' * 5000}ld.s s[0], {'A' * 5000}"
+    with pytest.raises(InvalidProgram) as caught:
+        assemble(f".isa 1\n.mach ea16\n.args A[64]\n{line}\n", "long.eas")
+    head, shown, caret = caught.value.message.splitlines()
+    column = int(head.split(":")[2]) - 1
+    assert len(shown) < 200
+    assert shown[caret.index("^") :] == line[column:][: len(shown) - caret.index("^")]
+
+
 def test_assemble_for_another_machine_is_refused():
     with pytest.raises(InvalidProgram, match="use ea8"):
         assemble(HEAD, config=EA8)
