@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from farm.accel.intrinsic import Intrinsic
 from farm.errors import InvalidInput
 from farm.target.installed import NAME
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from farm.accel.intrinsic import Intrinsic
     from farm.codegen.accelerator.layer import Layer
     from farm.ir import Function
 
@@ -67,6 +67,17 @@ class External:
     call: Callable[[Mapping[str, int], Any, Sequence[Array], Array, Knobs], object]
     workspace: Callable[[Mapping[str, int], Any, Knobs], int] | None = None
     tunables: Callable[[Layer, Any], Space] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _CONFIG.fullmatch(self.name):
+            raise InvalidInput(
+                f"external {self.name!r}: malformed name; use letters, digits, dots, dashes and underscores"
+            )
+        for hook in ("supports", "call", "workspace", "tunables"):
+            given, may_be_none = getattr(self, hook), hook in ("workspace", "tunables")
+            if not (callable(given) or (given is None and may_be_none)):
+                wanted = "a function" + " or None" * may_be_none
+                raise InvalidInput(f"external {self.name}: {hook} is {given!r}; give {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +151,7 @@ class Accelerator:
             )
         if self.timing not in TIMINGS:
             raise self._wrong(f"timing is {self.timing!r}; use {', '.join(TIMINGS)}")
-        if not isinstance(self.version, int) or not 0 < self.version < 1 << 16:
+        if type(self.version) is not int or not 0 < self.version < 1 << 16:
             raise self._wrong(f"version is {self.version!r}; use 1 to 65535")
         self._check_configs()
         self._check_ways()
@@ -175,6 +186,10 @@ class Accelerator:
         for name in (*hooks, "cycles", "execute"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise self._wrong(f"{name} is {getattr(self, name)!r}; give a function or None")
+        for name, kind in (("intrinsics", Intrinsic), ("externals", External)):
+            them = getattr(self, name)
+            if not isinstance(them, list | tuple) or not all(isinstance(it, kind) for it in them):
+                raise self._wrong(f"{name} are {them!r:.80}; give a list of {kind.__name__}")
         if not self.ways:
             raise self._wrong("it has no way; give compile, intrinsics, externals or backend")
         if (self.compile is None) != (self.launch is None):

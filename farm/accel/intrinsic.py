@@ -8,11 +8,13 @@ Invariant: an intrinsic that exists has well-formed, differently named operands 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from farm.core.elements import NAMES
 from farm.errors import InvalidInput
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -72,18 +74,28 @@ class Intrinsic:
     emit: Callable[[Mapping[str, Place], Any], bytes]
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise InvalidInput(f"intrinsic {self.name!r}: malformed name; use a-z, 0-9 and _")
+        them = self.operands
+        if not isinstance(them, list | tuple) or not all(isinstance(it, Operand) for it in them):
+            raise InvalidInput(
+                f"intrinsic {self.name}: operands are {them!r:.80}; give a list of Operand"
+            )
         names = [operand.name for operand in self.operands]
         if len(names) < 2 or len(set(names)) != len(names):
             raise InvalidInput(
                 f"intrinsic {self.name}: operands {', '.join(names) or 'none'}; give two or more, each name once"
             )
         for operand in self.operands:
-            elements = 1
-            for extent in operand.shape:
-                elements *= extent
-            if not operand.shape or min(operand.shape) < 1 or elements > MAX_ELEMENTS:
+            if operand.dtype not in NAMES:
                 raise InvalidInput(
-                    f"intrinsic {self.name}: operand {operand.name} has shape {operand.shape}; use extents from 1 on"
+                    f"intrinsic {self.name}: operand {operand.name} is {operand.dtype!r:.80}; use one of "
+                    f"{', '.join(NAMES)}"
+                )
+            shape = operand.shape
+            whole = isinstance(shape, tuple) and all(type(extent) is int for extent in shape)
+            if not (whole and shape and min(shape) >= 1 and math.prod(shape) <= MAX_ELEMENTS):
+                raise InvalidInput(
+                    f"intrinsic {self.name}: operand {operand.name} has shape {shape!r:.80}; use a tuple of extents "
+                    f"from 1 on, with at most {MAX_ELEMENTS} elements"
                 )

@@ -29,7 +29,9 @@ protected public register reinterpret_cast requires restrict return short signed
 static_cast struct switch template this thread_local throw true try typedef typeid typename typeof union unsigned
 using virtual void volatile wchar_t while xor xor_eq concept co_await co_return co_yield
 """
-_KEYWORDS = frozenset(_WORDS.split())  # of C and C++
+_KEYWORDS = frozenset(
+    (*_WORDS.split(), "main")
+)  # of C and C++, and the one name whose type they say
 _ROLES = {"input": 1, "output": 2, "inout": 3}
 
 _DLPACK = """\
@@ -103,7 +105,7 @@ def c_type(spec: ParamSpec) -> str:
 
 
 def c_name(name: str) -> str:
-    """Return a name that is no word of C or C++: those get an underscore at their end."""
+    """Return a name that C and C++ leave free: their words, and ``main``, get an underscore at their end."""
     return f"{name}_" if name in _KEYWORDS else name
 
 

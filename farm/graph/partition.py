@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from farm.artifact.abi import ALLOWED_IMPORTS
 from farm.errors import FarmError, InvalidInput, UnsupportedFunction
 from farm.graph.backend import Backend, Option, Options, Region, complete_options
 from farm.graph.claims import CPU, MAX_REASON, Asked, Claims, ask, claim
@@ -330,7 +331,7 @@ class _Work:
 def stem_of(graph: Graph) -> str:
     """Return a graph's name as a C identifier: what its functions' names begin with."""
     stem = re.sub(r"\W", "_", graph.name, flags=re.ASCII).lstrip("_")[:80] or "graph"
-    return f"g{stem}" if stem[0].isdigit() else stem
+    return f"g{stem}" if stem[0].isdigit() or stem in ALLOWED_IMPORTS else stem
 
 
 def _names(nodes: Sequence[Node]) -> str:

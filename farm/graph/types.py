@@ -60,8 +60,10 @@ class Quantisation:
             )
         if self.axis is None and count > 1:
             raise InvalidGraph(f"quantisation: {count} scales without an axis; name the axis")
+        if any(type(zero) is not int for zero in self.zero_points):
+            raise InvalidGraph(f"quantisation: zero points {self.zero_points!r:.80}; use integers")
         for scale in self.scales:
-            if not (scale > 0 and math.isfinite(scale)):
+            if not isinstance(scale, int | float) or not (scale > 0 and math.isfinite(scale)):
                 raise InvalidGraph(f"quantisation: scale {scale}; use positive, finite numbers")
 
     def __str__(self) -> str:

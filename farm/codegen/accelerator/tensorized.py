@@ -307,11 +307,24 @@ def _read(intrinsic: Intrinsic, padded: Padded, function: Function) -> Tensorize
 
     look(function.body, ())
     ((outer, nest),) = found
-    moving = [loop.var.name for loop in outer if loop.extent > 1]
-    orders = itertools.islice(itertools.permutations(moving), MAX_ORDERS)
-    return Tensorized(
-        intrinsic, padded, outer, nest, tuple(".".join(order) for order in orders) or ("",)
+    moving = [loop.var for loop in outer if loop.extent > 1]
+    fixed = _summed_in_order(nest, moving)
+    orders = (
+        ".".join(var.name for var in order)
+        for order in itertools.permutations(moving)
+        if [var for var in order if var in fixed] == fixed
     )
+    return Tensorized(intrinsic, padded, outer, nest, tuple(itertools.islice(orders, MAX_ORDERS)))
+
+
+def _summed_in_order(nest: For, moving: Sequence[Var]) -> list[Var]:
+    """Return the loops around a call that have to keep their order: floats are summed in one, integers in any."""
+    stmt: object = nest
+    while isinstance(stmt, For):
+        stmt = stmt.body
+    assert isinstance(stmt, Store)
+    stored = {var for index in stmt.indices for var in walk(index)}
+    return [var for var in moving if var not in stored and stmt.buffer.dtype.is_float]
 
 
 def _program(loaded: Loaded, layer: Layer, chosen: Tensorized, order: str, config: object) -> bytes:

@@ -260,8 +260,9 @@ def test_command_writes_both_files_and_says_what(artifact, tmp_path, capsys):
 
 
 def test_words_of_c_get_another_name():
-    assert [header.c_name(name) for name in ("double", "saxpy", "class")] == [
+    assert [header.c_name(name) for name in ("double", "saxpy", "class", "main")] == [
         "double_",
         "saxpy",
         "class_",
+        "main_",
     ]

@@ -172,6 +172,12 @@ def test_graph_of_plain_operators_runs_on_the_cpu() -> None:
     assert segment.symbol == "net_1"
 
 
+@pytest.mark.parametrize("name", ["memcpy", "memset", "main", "int", "__farm_kernel", "9 lives"])
+def test_graph_may_have_any_name(name: str) -> None:
+    b = GraphBuilder(name)
+    check(b.finish(b.op("relu", b.input("x", (4,), "int32"))))
+
+
 def test_other_cpus_get_everything_too() -> None:
     graph = layer()
     cross = "llvm -mtriple=aarch64-linux-gnu"

@@ -124,7 +124,16 @@ def test_type_that_cannot_be_is_refused(arguments: Any, message: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [((), ()), ((1.0,), (0, 0)), ((0.0,), (0,)), ((float("inf"),), (0,)), ((1.0, 2.0), (0, 0))],
+    [
+        ((), ()),
+        (("a",), (0,)),
+        ((1.0,), ("z",)),
+        ((1.0,), (0.5,)),
+        ((1.0,), (0, 0)),
+        ((0.0,), (0,)),
+        ((float("inf"),), (0,)),
+        ((1.0, 2.0), (0, 0)),
+    ],
 )
 def test_quantisation_that_cannot_be_is_refused(arguments: Any) -> None:
     with pytest.raises(InvalidGraph, match="quantisation: "):

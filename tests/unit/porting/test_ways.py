@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from dataclasses import replace
 
@@ -284,6 +285,49 @@ def test_intrinsic_that_does_not_do_what_its_body_says_is_found(make, problem):
     problems = [it for check, it in found(make(), [("d", dense(8, 8, 8))]) if check == "intrinsics"]
     assert problems
     assert re.search(problem, problems[0]), problems
+
+
+def mm2(x, w, out):
+    for i in range(2):
+        for j in range(2):
+            for k in range(2):
+                out[i, j] += x[i, k] * w[k, j]
+
+
+def floats():
+    """Return an accelerator of 2x2 products of float32, which it sums in the order of its body."""
+    word = struct.Struct("<6I")
+
+    def emit(places, config):
+        return word.pack(*(n for it in places.values() for n in (it.address, it.strides[0])))
+
+    def execute(instructions, memory, config, unit):
+        for numbers in word.iter_unpack(instructions):
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            mm2(*(np.ndarray((2, 2), np.float32, memory, at, (step, 4)) for at, step in pairs))
+
+    operands = [Operand(name, "float32", (2, 2)) for name in ("x", "w", "out")]
+    one = Intrinsic(name="mm2", operands=operands, body=mm2, emit=emit)
+    return Accelerator(name="floats", intrinsics=(one,), execute=execute)
+
+
+def test_order_of_calls_never_changes_the_order_in_which_floats_are_summed():
+    x = te.placeholder((1, 4, 4, 3), "float32", name="x")
+    w = te.placeholder((2, 3, 3, 4), "float32", name="w")
+    function = te.function("layer", [x, w, ops.conv2d(x, w, layout="NHWC")])
+    loaded = Loaded(floats(), "floats")
+    rng = np.random.default_rng(5)
+    inputs = [rng.standard_normal(p.buffer.shape).astype(np.float32) for p in function.params[:-1]]
+    (wanted,) = interpret(function, inputs)
+    orders = knobs_on(loaded, function, "floats")["order"]
+    assert len(orders) == 20  # five loops, three of which are summed over
+    for order in orders:
+        form, program = compile_loaded(loaded, with_knobs(function, {"order": order}), None)
+        out = np.empty(wanted.shape, np.float32)
+        for array in inputs:
+            array.flags.writeable = False
+        open_program(loaded, form, program, None, "")([*inputs, out])
+        np.testing.assert_array_equal(out, wanted)
 
 
 def both(**changes):
