@@ -61,10 +61,11 @@ class TargetBackend:
         biased = either(op("dense", x, w, constant("bias"), name="product"), product, convolution)
         total = optional("add", biased, constant("bias"), name="total")
         kept = _scaled(wildcard("kept"), "kept_factor")  # what goes around the layer
+        summed = either(op("add", total, kept), total)
         pool = op("max_pool2d|avg_pool2d", x)
         both = op("add", _scaled(x, "factor"), _scaled(wildcard("y"), "other_factor"))
         return (
-            Pattern("layer", _finished(either(op("add", total, kept), total)), 10, self._check),
+            Pattern("layer", _finished(optional("add", summed, constant("more"))), 10, self._check),
             Pattern("pool", _finished(pool), 9, self._check),
             Pattern("sum", _finished(both), 8, self._check),
             Pattern("table", op("lookup", x, constant("table")), 7, self._check),

@@ -184,7 +184,12 @@ class _Prediction:
         height, times = self.rows(part)
         ops = [VecOp.ADD] if pool.w is None else [VecOp.MUL, VecOp.ADD]
         each = sum(VEC_START_CYCLES + height * vec_interval(op) for op in ops)
-        worked = self.config.blocks(part.width) * self.known.window.taps * times * each
+        window = self.known.window
+        worked = self.config.blocks(part.width) * window.taps * times * each
+        rows = self.shape.height(part.lines, part.pixels, window)
+        if pool.goes_by_pixels(window, part.lines, part.pixels, rows, times):
+            by_line = window.down.kernel * (VEC_START_CYCLES + window.right.kernel)
+            worked = self.config.blocks(part.width) * (part.lines * part.pixels * by_line + rows)
         load = self.known.source(part.lines, part.pixels, part.width)
         around = (worked + load + self.drain) / self.shape.buffers
         return worked + self.after(self.shape.buffers) * max(0.0, around - worked), load

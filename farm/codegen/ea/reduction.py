@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from farm.codegen.ea.geometry import Axis, Window
 from farm.codegen.padding import Padding
 from farm.ea.isa import VecOp
+from farm.ea.timing import VEC_START_CYCLES
 from farm.ir import Buffer
 from farm.ir.affine import Affine, affine, constant
 from farm.ir.expr import Expr, Load, Var
@@ -77,6 +78,20 @@ class Pool:
     fill: int
     channels: int
     tap_strides: tuple[int, int]
+
+    @property
+    def neutral(self) -> int:
+        """Return the value that changes no result."""
+        return {VecOp.ADD: 0, VecOp.MAX: -128}.get(self.op, 127)
+
+    def goes_by_pixels(
+        self, window: Window, lines: int, pixels: int, height: int, times: int
+    ) -> bool:
+        """Tell whether windows are pooled faster one by one than tap by tap, in so many instructions for each."""
+        if self.w is not None or window.right.dilation > MAX_STRIDE:
+            return False
+        each = lines * pixels * window.down.kernel * (VEC_START_CYCLES + window.right.kernel)
+        return each + height < window.taps * (times * VEC_START_CYCLES + height)
 
 
 Reduction = Product | Pool

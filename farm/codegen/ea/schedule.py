@@ -134,15 +134,19 @@ class _Emission(Loading):
             for tap, line, row, rows in self.taps(tile)
         ]
 
+    def is_one_sequence(self, tile: Tile) -> bool:
+        """Tell whether what a tap reads, and its results, go on from one line to the next."""
+        down, right = self.layer.window.down, self.layer.window.right
+        return down.stride * tile.source.pitch == right.stride * tile.pitch
+
     def taps(self, tile: Tile) -> Iterator[tuple[int, int, int, int]]:
         """Yield taps in order: number, first row of results, of what the windows read, and how many rows."""
         down, right = self.layer.window.down, self.layer.window.right
         pitch = tile.source.pitch
-        together = down.stride * pitch == right.stride * tile.pitch  # from one line to the next
         for tap in range(self.layer.window.taps):
             row, column = divmod(tap, right.kernel)
             first = row * down.dilation * pitch + column * right.dilation
-            if together:
+            if self.is_one_sequence(tile):
                 yield tap, 0, first, tile.height
                 continue
             for line in range(tile.area.lines):
@@ -191,7 +195,12 @@ class _Emission(Loading):
                 at = spad(start + first)
                 self.program.vec(VecOp.SPLAT, at, None, Imm(pool.fill), rows=rows)
         out = tile.output + block * self.tiling.height
-        step = self.layer.window.right.stride
+        window, area = self.layer.window, tile.area
+        times = 1 if self.is_one_sequence(tile) else area.lines
+        if pool.goes_by_pixels(window, area.lines, area.pixels, tile.height, times):
+            self.pool_pixels(pool, tile, out, start)
+            return
+        step = window.right.stride
         weights = self.tiling.vectors + block * self.tiling.vectors_of_block
         for tap, line, row, rows in self.taps(tile):
             source, to = spad(start + row), acc(out + line)
@@ -205,6 +214,22 @@ class _Emission(Loading):
                 self.program.vec(VecOp.MOV, to, source, rows=rows, sinc=step)
             else:
                 self.program.vec(pool.op, to, source, to, rows=rows, sinc=step, s2inc=1)
+
+    def pool_pixels(self, pool: Pool, tile: Tile, out: int, start: int) -> None:
+        """Pool each window by itself: its lines, or all of it, row after row into one."""
+        down, right = self.layer.window.down, self.layer.window.right
+        self.program.vec(VecOp.SPLAT, acc(out), None, Imm(pool.neutral), rows=tile.height)
+        pitch = tile.source.pitch
+        whole = pitch == right.kernel * right.dilation and down.dilation == 1
+        lines, rows = (1, self.layer.window.taps) if whole else (down.kernel, right.kernel)
+        for line in range(tile.area.lines):
+            for pixel in range(tile.area.pixels):
+                to = acc(out + line * tile.pitch + pixel)
+                first = start + line * down.stride * pitch + pixel * right.stride
+                for tap in range(lines):
+                    source = spad(first + tap * down.dilation * pitch)
+                    step = right.dilation
+                    self.program.vec(pool.op, to, source, to, rows=rows, dinc=0, sinc=step)
 
     def operation(self, operation: Operation, block: int, tile: Tile) -> None:
         """Emit one operation for one block of columns."""

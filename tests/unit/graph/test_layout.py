@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from farm.graph import (
     partition,
 )
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "docs/examples/graph/residual.py"
 RNG = np.random.default_rng(5)
 
 
@@ -56,7 +59,8 @@ def network(layout: str) -> Graph:
     y = b.op("max_pool2d", y, kernel=[3, 3], stride=[2, 2], padding=[1, 1], name="pool", **options)
     z = b.op("conv2d", y, b.constant(weights(8, 8, 3)), padding=[1, 1], name="inner", **options)
     kept = b.op("multiply", b.op("cast", y, dtype="int32"), b.constant(np.int32(77)), name="kept")
-    z = b.op("relu", rescale(b, b.op("add", z, kept), 8, axis), name="block")
+    z = b.op("add", b.op("add", z, kept), b.constant(whole(*each(8), dtype="int32")))
+    z = b.op("relu", rescale(b, z, 8, axis), name="block")
     z = b.op("lookup", z, b.constant(whole(256)), name="bent")
     z = b.op("avg_pool2d", z, kernel=[4, 5], stride=[4, 5], name="mean", **options)
     flat = b.op("reshape", z, shape=[2, 8])
@@ -129,3 +133,14 @@ def test_channels_that_meet_in_concatenations_and_constants_are_turned() -> None
     given = [whole(1, 2, 6, 5).astype("float32")]
     np.testing.assert_allclose(execute(turned, given)[0], execute(graph, given)[0])
     assert sum(node.operator == "transpose" for node in turned.nodes) == 2
+
+
+def test_example_of_a_residual_network_is_the_accelerator_s(capsys: Any) -> None:
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    report = capsys.readouterr().out
+    cpu = {
+        line.split()[1]
+        for line in report.splitlines()
+        if "residual_cpu" in "".join(line.split()[2:3])
+    }
+    assert cpu == {"transpose", "reshape", "dequantize", "softmax"}
