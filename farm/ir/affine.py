@@ -33,6 +33,9 @@ class Digit:
     lower: int
     extent: int
 
+    def __hash__(self) -> int:
+        return hash((self.var.name, self.lower, self.extent))
+
     @property
     def is_top(self) -> bool:
         """Whether the remainder changes nothing."""
@@ -130,8 +133,10 @@ class Affine:
 def _range(terms: Iterable[tuple[Digit, int]], constant: int) -> Interval:
     low = high = constant
     for digit, k in terms:
-        low += min(0, k * (digit.extent - 1))
-        high += max(0, k * (digit.extent - 1))
+        if k > 0:
+            high += k * (digit.extent - 1)
+        else:
+            low += k * (digit.extent - 1)
     return Interval(low, high)
 
 
@@ -141,9 +146,13 @@ def _make(terms: Iterable[tuple[Digit, int]], constant: int) -> Affine:
     for digit, k in terms:
         if digit.extent > 1:
             sums[digit] = sums.get(digit, 0) + k
-    sums = {digit: k for digit, k in sums.items() if k}
-    while (joined := _join(sums)) is not None:
-        sums = joined
+    if 0 in sums.values():
+        sums = {digit: k for digit, k in sums.items() if k}
+    if len(sums) <= 1:
+        return Affine(tuple(sums.items()), constant)
+    if len({digit.var.name for digit in sums}) < len(sums):
+        while (joined := _join(sums)) is not None:
+            sums = joined
     order = sorted(sums.items(), key=lambda term: (-abs(term[1]), term[0].var.name, -term[0].lower))
     return Affine(tuple(order), constant)
 
@@ -188,17 +197,18 @@ def affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:
 
 
 def _affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:
-    match expr:
-        case Const(int() as value, DType.INT64):
-            return constant(value)
-        case Var() if expr in extents:
-            return variable(expr, extents[expr])
-        case Binary(op, left, right) if expr.dtype is DType.INT64:
-            a = affine(left, extents)
-            b = affine(right, extents) if a is not None else None
-            return None if a is None or b is None else _combine(op, a, b)
-        case _:
-            return None
+    if isinstance(expr, Var):
+        extent = extents.get(expr)
+        return None if extent is None else variable(expr, extent)
+    if expr.dtype is not DType.INT64:
+        return None
+    if isinstance(expr, Const):
+        return constant(int(expr.value))
+    if not isinstance(expr, Binary):
+        return None
+    a = affine(expr.a, extents)
+    b = affine(expr.b, extents) if a is not None else None
+    return None if a is None or b is None else _combine(expr.op, a, b)
 
 
 def _combine(op: BinaryOp, a: Affine, b: Affine) -> Affine | None:
@@ -222,6 +232,8 @@ def _combine(op: BinaryOp, a: Affine, b: Affine) -> Affine | None:
 
 def simplified(expr: Expr, extents: Mapping[Var, int]) -> Expr:
     """Return an equal expression with the largest parts that have an affine form written from it."""
+    if isinstance(expr, Const) or (isinstance(expr, Var) and extents.get(expr, 0) > 1):
+        return expr
     found = affine(expr, extents) if expr.dtype is DType.INT64 else None
     if found is not None:
         return found.expr()

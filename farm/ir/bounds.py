@@ -68,6 +68,8 @@ def interval(expr: Expr, facts: Facts) -> Interval:
     facts
         What is known; must hold every loop variable.
     """
+    if isinstance(expr, Var):
+        return facts[expr]
     found = _interval(expr, facts)
     if not found.within(whole(expr.dtype)):  # it may wrap around
         found = whole(expr.dtype)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
 from farm.errors import InvalidFunction
@@ -208,11 +209,17 @@ class Const(Expr):
         return self.dtype, self.value.hex() if isinstance(self.value, float) else self.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
     """A loop variable, int64; names are unique in a function."""
 
     name: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Var) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -244,14 +251,13 @@ class Binary(Expr):
     op: BinaryOp
     a: Expr
     b: Expr
+    dtype: DType = field(init=False, repr=False, compare=False)
+    """The operands' type; kept, since asking the operands again and again takes as long as the tree is deep."""
 
     def __post_init__(self) -> None:
-        _check_binary(self.op, self.a.dtype, self.b.dtype)
-
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        """The operands' type."""
-        return self.a.dtype
+        dtype = self.a.dtype
+        _check_binary(self.op, dtype, self.b.dtype)
+        object.__setattr__(self, "dtype", dtype)
 
     def children(self) -> tuple[Expr, ...]:
         """Return both operands."""
@@ -410,20 +416,29 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def map_children(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Return `expr` with each direct operand replaced by what `change` makes of it."""
+    """Return `expr` with each direct operand replaced by what `change` makes of it; itself if nothing changed."""
     match expr:
-        case Load(buffer, indices):
-            return Load(buffer, tuple(map(change, indices)))
+        case Var() | Const():
+            return expr
         case Binary(op, a, b):
-            return Binary(op, change(a), change(b))
+            x, y = change(a), change(b)
+            return expr if x is a and y is b else Binary(op, x, y)
+        case Load(buffer, indices):
+            found = tuple(map(change, indices))
+            return expr if all(map(operator.is_, found, indices)) else Load(buffer, found)
         case Compare(compare_op, a, b):
-            return Compare(compare_op, change(a), change(b))
+            x, y = change(a), change(b)
+            return expr if x is a and y is b else Compare(compare_op, x, y)
         case Select(condition, a, b):
-            return Select(change(condition), change(a), change(b))
+            parts = change(condition), change(a), change(b)
+            same = all(map(operator.is_, parts, (condition, a, b)))
+            return expr if same else Select(*parts)
         case Cast(dtype, value):
-            return Cast(dtype, change(value))
+            x = change(value)
+            return expr if x is value else Cast(dtype, x)
         case Math(math_op, value):
-            return Math(math_op, change(value))
+            x = change(value)
+            return expr if x is value else Math(math_op, x)
         case _:
             return expr
 

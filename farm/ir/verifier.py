@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from farm.core.recent import Recent
 from farm.errors import InvalidFunction
 from farm.ir.affine import affine_interval
 from farm.ir.bounds import Facts, Interval, assume, interval
@@ -34,13 +35,23 @@ MAX_TEXT = 300  # letters of an expression in a message
 
 
 def verify(function: Function) -> None:
-    """Check every rule of the IR.
+    """Check every rule of the IR; at once for a function that was checked lately, which cannot have changed.
 
     Raises
     ------
     InvalidFunction
         The message names the function, the place in the user's source if known, and the rule.
     """
+    if _verified.get(id(function)) is None:
+        _check(function)
+        _verified.keep(id(function), function)
+
+
+_verified: Recent[int, Function] = Recent(64)
+"""Functions that passed, by identity."""
+
+
+def _check(function: Function) -> None:
     if not 1 <= len(function.params) <= MAX_PARAMS:
         raise InvalidFunction(
             f"function {function.name}: {len(function.params)} parameters; use 1 to {MAX_PARAMS}"

@@ -9,20 +9,20 @@ Invariant: the state is what the trace makes of the function; a refused step cha
 from __future__ import annotations
 
 import copy
-import inspect
 import keyword
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Self
 
+from farm.core.recent import Recent
 from farm.errors import ScheduleError
 from farm.ir.function import Function
 from farm.schedule.block import Leaf
 from farm.schedule.legality import check_kinds
 from farm.schedule.lift import lift
 from farm.schedule.lower import lower
-from farm.schedule.primitive import PRIMITIVES, BlockRV, Handle, LoopRV
+from farm.schedule.primitive import PRIMITIVES, BlockRV, Handle, LoopRV, Primitive, Result
 from farm.schedule.trace import Argument, Ref, Step, Trace
-from farm.schedule.tree import unique
+from farm.schedule.tree import State, unique
 
 Loop = LoopRV | str
 Block = BlockRV | str
@@ -33,7 +33,7 @@ class Recorder:
 
     def __init__(self, function: Function) -> None:
         self.original = function
-        self._state = lift(function)
+        self._state = _lifted(function)
         self._steps: list[Step] = []
         self._names: set[str] = {"sch"}
         self._lowered: Function | None = None
@@ -92,18 +92,11 @@ class Recorder:
                 f"schedule: no primitive {primitive[:80]!r}; use one of {', '.join(PRIMITIVES)}"
             )
         try:
-            inspect.signature(known.apply).bind(self._state, **arguments)
+            known.signature.bind(self._state, **arguments)
         except TypeError as error:
             raise ScheduleError(f"{primitive}: {error}") from None
         _check_names(primitive, arguments)
-        state, handles = known.apply(self._state, **{k: _plain(v) for k, v in arguments.items()})
-        if state.body is not self._state.body:
-            try:
-                check_kinds(state)
-            except ScheduleError as error:
-                raise ScheduleError(
-                    f"{primitive}: it would break a step before: {error.message}"
-                ) from None
+        state, handles = _taken(self._state, known, {k: _plain(v) for k, v in arguments.items()})
         outputs = []
         for handle in handles:
             handle.ref = unique(_variable(str(handle)), self._names)
@@ -128,6 +121,58 @@ class Recorder:
                 raise ScheduleError(
                     f"schedule: argument {value!r} is neither handle, number nor text"
                 )
+
+
+_roots: Recent[int, tuple[Function, State]] = Recent(16)
+_steps: Recent[Hashable, tuple[State, State, Sequence[Handle]]] = Recent(512)
+"""What steps made of states, by the states' identity: schedules of one search share their first steps, and so the
+proofs that those need."""
+
+
+def _lifted(function: Function) -> State:
+    """Return the state that a function begins as, one for all schedules of it."""
+    found = _roots.get(id(function))
+    if found is None:
+        found = (function, lift(function))
+        _roots.keep(id(function), found)
+    return found[1]
+
+
+def _taken(state: State, known: Primitive, arguments: Mapping[str, Any]) -> Result:
+    """Return what a step makes of a state, checked.
+
+    Raises
+    ------
+    ScheduleError
+        It refuses, or would break a step before.
+    """
+    key = (id(state), known.name, _frozen(list(arguments.items())))
+    found = _steps.get(key)
+    if found is not None:
+        _, made, handles = found
+        return made, [type(handle)(handle) for handle in handles]
+    made, handles = known.apply(state, **arguments)
+    if made.body is not state.body:
+        try:
+            check_kinds(made)
+        except ScheduleError as error:
+            raise ScheduleError(
+                f"{known.name}: it would break a step before: {error.message}"
+            ) from None
+    if made is not state:  # looking at a state is no work
+        _steps.keep(key, (state, made, handles))
+    return made, [type(handle)(handle) for handle in handles]
+
+
+def _frozen(value: Any) -> Hashable:  # noqa: ANN401 - whatever a step takes
+    """Return what is equal for equal arguments of equal types alone; odd ones are only equal to themselves."""
+    match value:
+        case list() | tuple():
+            return tuple(map(_frozen, value))
+        case None | bool() | int() | str():
+            return (type(value), value)
+        case _:
+            return object()
 
 
 def _variable(name: str) -> str:

@@ -105,11 +105,11 @@ class Leaf(Stmt):
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Return an expression with variables replaced, all at once."""
-    if not values:
-        return expr
-    if isinstance(expr, Var):
-        return values.get(expr, expr)
-    return map_children(expr, lambda child: substitute(child, values))
+
+    def change(part: Expr) -> Expr:
+        return values.get(part, part) if isinstance(part, Var) else map_children(part, change)
+
+    return change(expr) if values else expr
 
 
 def variables(expr: Expr) -> Iterator[Var]:

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from farm.core.recent import Recent
 from farm.ir.affine import Affine, Digit, affine
 from farm.ir.expr import Expr, Var
 from farm.ir.printer import print_expr
@@ -78,10 +79,8 @@ def accesses(places: Sequence[Place]) -> list[Access]:
 
 _Made = tuple[str, tuple[Expr, ...], tuple[Affine | None, ...], bool]
 _Extents = tuple[tuple[Var, int], ...]
-_KEPT = 1024
-_known: dict[tuple[int, _Extents], tuple[Leaf, tuple[_Made, ...]]] = {}
-"""What blocks access, by their identity: comparing blocks takes longer than analysing them. Holding each keeps its
-identity from being used again."""
+_known: Recent[tuple[int, _Extents], tuple[Leaf, tuple[_Made, ...]]] = Recent(1024)
+"""What blocks access, by their identity: comparing blocks takes longer than analysing them."""
 
 
 def _own(leaf: Leaf, extents: _Extents) -> tuple[_Made, ...]:
@@ -89,9 +88,8 @@ def _own(leaf: Leaf, extents: _Extents) -> tuple[_Made, ...]:
     key = (id(leaf), extents)
     known = _known.get(key)
     if known is None:
-        while len(_known) >= _KEPT:
-            _known.pop(next(iter(_known)), None)
-        known = _known[key] = (leaf, tuple(_analysed(leaf, dict(extents))))
+        known = (leaf, tuple(_analysed(leaf, dict(extents))))
+        _known.keep(key, known)
     return known[1]
 
 
@@ -111,10 +109,13 @@ def _analysed(leaf: Leaf, extents: Mapping[Var, int]) -> Iterator[_Made]:
 
 
 def conflicting(found: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
-    """Yield the ordered pairs of accesses to one buffer, a store among them."""
+    """Yield the ordered pairs of accesses to one buffer, a store among them, each kind of meeting once."""
     by_buffer: dict[str, list[Access]] = {}
+    stores = {(id(access.leaf), id(access.index)) for access in found if access.is_write}
     for access in found:
-        by_buffer.setdefault(access.buffer, []).append(access)
+        # What a reduction loads of its own element meets all that its store meets.
+        if access.is_write or (id(access.leaf), id(access.index)) not in stores:
+            by_buffer.setdefault(access.buffer, []).append(access)
     for group in by_buffer.values():
         for a, b in itertools.product(group, repeat=2):
             if a.is_write or b.is_write:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from farm.core.recent import Recent
 from farm.errors import ScheduleError
 from farm.ir.expr import BinaryOp, Var
 from farm.ir.stmt import For, LoopKind
@@ -74,16 +75,13 @@ def check_kinds(state: State) -> None:
         elif loop.kind is LoopKind.VECTORIZED:
             # only loops around and blocks inside matter, so that each is checked once, not after every step
             key = (id(loop), tuple((x.var, x.extent) for x in place.loops))
-            if key not in _vectors:
+            if _vectors.get(key) is None:
                 check_kind(state, place, loop.kind)
-                while len(_vectors) >= _KEPT:
-                    _vectors.pop(next(iter(_vectors)), None)
-                _vectors[key] = loop
+                _vectors.keep(key, loop)
 
 
-_KEPT = 1024
-_vectors: dict[tuple[int, tuple[tuple[Var, int], ...]], For] = {}
-"""Vectorized loops whose iterations are independent, by identity; holding each keeps that from being used again."""
+_vectors: Recent[tuple[int, tuple[tuple[Var, int], ...]], For] = Recent(1024)
+"""Vectorized loops whose iterations are independent, by identity."""
 
 
 def check_kind(state: State, place: Place, kind: LoopKind) -> None:

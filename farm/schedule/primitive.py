@@ -7,6 +7,7 @@ Invariant: a primitive is a function from a state and plain arguments to a new s
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,11 +44,14 @@ class Primitive:
     ----------
     many
         Whether it returns a list of handles, however many they are.
+    signature
+        Of `apply`.
     """
 
     name: str
     apply: Callable[..., Result]
     many: bool
+    signature: inspect.Signature
 
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -60,7 +64,7 @@ def primitive(*, many: bool = False) -> Callable[[Callable[..., Result]], Callab
         name = function.__name__
         if name in PRIMITIVES:
             raise AssertionError(f"two primitives are called {name}")
-        PRIMITIVES[name] = Primitive(name, function, many)
+        PRIMITIVES[name] = Primitive(name, function, many, inspect.signature(function))
         return function
 
     return register

@@ -8,9 +8,10 @@ Invariant: loop variables, blocks and buffers each have names that are unique in
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from farm.errors import ScheduleError
 from farm.ir.affine import simplified
@@ -21,8 +22,7 @@ from farm.ir.stmt import Block, For, Stmt, map_children
 from farm.schedule.block import Leaf, substitute
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A node and the way to it.
 
     Attributes
@@ -61,7 +61,7 @@ class State:
 
     @cached_property
     def _every(self) -> tuple[Place, ...]:
-        return tuple(_places(self.body, (), ()))
+        return _places(self.body)
 
     @cached_property
     def _leaves(self) -> tuple[Place, ...]:
@@ -129,21 +129,29 @@ def unique(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _places(stmt: Stmt, loops: tuple[For, ...], path: tuple[int, ...]) -> Iterator[Place]:
-    yield Place(stmt, loops, path)
-    inside = (*loops, stmt) if isinstance(stmt, For) else loops
-    for number, child in enumerate(stmt.children()):
-        yield from _places(child, inside, (*path, number))
+def _places(root: Stmt) -> tuple[Place, ...]:
+    found: list[Place] = []
+
+    def visit(stmt: Stmt, loops: tuple[For, ...], path: tuple[int, ...]) -> None:
+        found.append(Place(stmt, loops, path))
+        if isinstance(stmt, For):
+            visit(stmt.body, (*loops, stmt), (*path, 0))
+        elif not isinstance(stmt, Leaf):
+            for number, child in enumerate(stmt.children()):
+                visit(child, loops, (*path, number))
+
+    visit(root, (), ())
+    return tuple(found)
 
 
 def leaves_of(stmt: Stmt) -> list[Leaf]:
     """Return the blocks in a tree, in program order."""
-    return [place.node for place in _places(stmt, (), ()) if isinstance(place.node, Leaf)]
+    return [place.node for place in _places(stmt) if isinstance(place.node, Leaf)]
 
 
 def loops_of(stmt: Stmt) -> list[For]:
     """Return the loops in a tree, outer ones first, in program order."""
-    return [place.node for place in _places(stmt, (), ()) if isinstance(place.node, For)]
+    return [place.node for place in _places(stmt) if isinstance(place.node, For)]
 
 
 def rewrite(stmt: Stmt, old: Stmt, new: Sequence[Stmt]) -> Stmt:
@@ -169,16 +177,15 @@ def rebind(stmt: Stmt, values: Mapping[Var, Expr], extents: Mapping[Var, int]) -
         Of all loops whose variables may occur in the result.
     """
 
-    def change(leaf: Leaf) -> Leaf:
-        def new(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            return tuple(simplified(substitute(each, values), extents) for each in exprs)
+    def new(exprs: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(simplified(substitute(each, values), extents) for each in exprs)
 
-        return replace(
-            leaf,
-            bindings=new(leaf.bindings),
-            guards=new(leaf.guards),
-            conditions=new(leaf.conditions),
-        )
+    def change(leaf: Leaf) -> Leaf:
+        old = (leaf.bindings, leaf.guards, leaf.conditions)
+        bindings, guards, conditions = found = tuple(map(new, old))
+        if found == old:  # what is known of a block is known by its identity
+            return leaf
+        return replace(leaf, bindings=bindings, guards=guards, conditions=conditions)
 
     return change_leaves(stmt, change)
 
