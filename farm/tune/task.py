@@ -143,7 +143,9 @@ class Task:
     def build(self, number: int) -> Function:
         """Return the function of a configuration; raises ScheduleError if it is refused after all."""
         schedule = self.template.schedule(self.template.space.configuration(number))
-        function = replace(schedule.function, name=self.name)
+        function = schedule.function
+        if function.name != self.name:  # what was verified stays what it is
+            function = replace(function, name=self.name)
         self._schedules[number] = schedule
         return function
 

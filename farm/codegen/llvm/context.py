@@ -99,10 +99,11 @@ class Context:
         """Tell whether an expression differs between lanes."""
         if self.lanes == 1:
             return False
-        return any(
-            isinstance(node, Var) and LANE in self.bindings.get(node.name, Linear()).terms
-            for node in walk(expr)
-        )
+        for node in walk(expr):
+            bound = self.bindings.get(node.name) if isinstance(node, Var) else None
+            if bound is not None and LANE in bound.terms:
+                return True
+        return False
 
     def learn(self, var: Var, known: Interval) -> None:
         """Note what values a variable takes."""

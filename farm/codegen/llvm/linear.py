@@ -29,11 +29,15 @@ class Linear:
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
         """Return ``self + factor * other``."""
+        constant = self.constant + factor * other.constant
+        if not other.terms:
+            return Linear(constant, self.terms)
         terms = dict(self.terms)
         for term, coefficient in other.terms.items():
-            terms[term] = terms.get(term, 0) + factor * coefficient
-        kept = {term: coefficient for term, coefficient in terms.items() if coefficient}
-        return Linear(self.constant + factor * other.constant, kept)
+            terms[term] = total = terms.get(term, 0) + factor * coefficient
+            if not total:
+                del terms[term]
+        return Linear(constant, terms)
 
     def without(self, term: Expr) -> Linear:
         """Return the form with one term left out."""

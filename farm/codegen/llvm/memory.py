@@ -18,7 +18,7 @@ from farm.codegen.llvm.context import LINE_BYTES, Context
 from farm.codegen.llvm.halves import narrow, widen
 from farm.codegen.llvm.linear import LANE, ZERO, Linear
 from farm.codegen.llvm.types import I32, I64, PTR, element, memory_type, vector
-from farm.ir.bounds import Interval, interval, whole
+from farm.ir.bounds import Interval, interval
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
 from farm.ir.expr import Expr, Load, Var
@@ -159,11 +159,16 @@ class Memory:
 
     def _flags(self, form: Linear) -> tuple[str, ...]:
         """Return LLVM's flags of a sum none of whose parts wraps around, as each is at least 0."""
-        analysis = self.context.analysis
-        parts = [Linear(0, {term: c}) for term, c in form.terms.items()] + [Linear(form.constant)]
-        if any(analysis.range_of(part).low < 0 for part in parts):
+        high = form.constant
+        if high < 0:
             return ()
-        return _NO_WRAP if analysis.range_of(form).within(whole(DType.INT64)) else ()
+        for term, coefficient in form.terms.items():
+            found = interval(term, self.context.sure)
+            low, most = sorted((coefficient * found.low, coefficient * found.high))
+            if low < 0:
+                return ()
+            high += most
+        return _NO_WRAP if high <= DType.INT64.max else ()
 
     def _access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Access:
         context = self.context
