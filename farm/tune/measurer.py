@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from farm.client import Client, DeviceInfo
 
 BUILDS_AHEAD = 6
-SEARCH_OPTIONS = Options(samples=5, sample_s=0.001, warm_up_s=0.05, budget_s=0.25)
+SEARCH_OPTIONS = Options(samples=3, sample_s=0.001, warm_up_s=0.05, budget_s=0.25)
 """Few samples: while searching, many candidates tell more than exact times; the best are compared at the end."""
 DECIDE_S = 20.0
 PROBE_OPTIONS = Options(samples=3, warm_up_s=0.0, budget_s=0.05)

@@ -9,6 +9,7 @@ Invariant: the zygote forks only if it is single-threaded.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import signal
 import socket
@@ -41,6 +42,9 @@ def main() -> int:
             f"zygote {args.role}: {threads} threads after warming up; one allowed", file=sys.stderr
         )
         return 1
+    # What is loaded stays: a child that looked through it for garbage would copy every page that it shares with this.
+    gc.collect()
+    gc.freeze()
     control = socket.socket(fileno=args.control_fd)
     Zygote(control, role.serve, args.role).serve()
     return 0

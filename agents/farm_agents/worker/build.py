@@ -90,8 +90,10 @@ def warm_up(families: str) -> None:
     importlib.import_module("farm.codegen.accelerator.compile")
     for family in filter(None, families.split(",")):
         try:
-            target = Target.of_family(family)
-            if not target.is_plug_in:  # this process runs nobody's code
+            plain, here = Target.of_family(family), Target.parse("llvm")
+            if plain.is_plug_in:  # this process runs nobody's code
+                continue
+            for target in (plain, here) if here.family == family else (plain,):
                 compile_function(small_function(), "device", target)
         except FarmError as error:  # its builds will say so too; the other families still work
             print(f"builder: {family} does not compile: {error.message}", file=sys.stderr)

@@ -53,12 +53,17 @@ def _array(spec: ParamSpec, seed: int, case: Case) -> Array:
         return source.integers(0, 2, spec.shape).astype(dtype)
     if is_float(dtype):
         if case is Case.TYPICAL:
-            return np.array(_TYPICAL, dtype)[source.integers(0, len(_TYPICAL), spec.shape)]
+            return _chosen(source, np.array(_TYPICAL, dtype), spec)
         exact = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
         return (source.random(spec.shape, exact) * 2 - 1).astype(dtype, copy=False)
     bounds = np.iinfo(dtype)
     if case is Case.TYPICAL:
         ends = [bounds.min, bounds.max, 0, 1, bounds.max // 2, -1 if bounds.min else 2]
-        return np.array(ends, dtype)[source.integers(0, len(ends), spec.shape)]
+        return _chosen(source, np.array(ends, dtype), spec)
     limit = bounds.max if dtype.itemsize == 1 else MODERATE
     return source.integers(max(bounds.min, -limit - 1), limit, spec.shape, dtype, endpoint=True)
+
+
+def _chosen(source: np.random.Generator, values: Array, spec: ParamSpec) -> Array:
+    chosen: Array = values.take(source.integers(0, len(values), spec.shape, np.uint8))
+    return chosen

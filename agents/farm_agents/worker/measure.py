@@ -22,22 +22,30 @@ import numpy.typing as npt
 
 from farm.api.v1 import measure_pb2
 from farm.artifact.artifact import Artifact
+from farm.artifact.signature import ParamSpec, Signature
 from farm.core.digest import Digest
 from farm.core.elements import numpy_dtype
 from farm.core.wire import digest_from_proto, tensor_from_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, KernelFailed, TimeLimit
-from farm.measuring import Measurement, Options, Status
+from farm.measuring import Measurement, Options, Samples, Status
 from farm.measuring.statistics import grade_of, statistics_of
 from farm.measuring.wire import options_from_proto, timing_class_word
 from farm.runtime.prepared import GuardedFunction
 from farm_agents.worker import numerics
 from farm_agents.worker.inputs import GENERATED, Case, generate
 from farm_agents.worker.observers import observers_of
-from farm_agents.worker.race import Judged, Race
+from farm_agents.worker.race import (
+    LOST_FACTOR,
+    RACE_SLACK,
+    RACED_FACTOR,
+    RACED_SAMPLES,
+    Judged,
+    Race,
+    is_telling,
+)
 from farm_agents.worker.sampling import ClockChanged, Host, Sampler, sets_of
 
 if TYPE_CHECKING:
-    from farm.artifact.signature import Signature
     from farm.runtime import LoadedModule, Loader
     from farm.runtime.prepared import Prepared
 
@@ -46,11 +54,8 @@ ReadBlob = Callable[[Digest], bytes]
 
 POISONS = (0xFF, 0xA5)
 """Fill outputs before calls, by turns; all ones are no number in any type of float."""
-CYCLE_CALLS = 3
-"""Of what counts cycles, which are the same in each call."""
-RACED_SAMPLES = 3
-RACED_FACTOR = 1.25
-"""After so many samples what is so much slower than the best needs no more of them."""
+CYCLE_CALLS = 2
+"""Of what counts cycles, which are the same in each call; the last one that was checked is among them."""
 CLOCK_SLACK_NS = 1_000_000
 ALONE_TRIES, ALONE_LOOKS = 5, 2
 ALONE_FACTOR, ALONE_SLACK_NS = 20.0, 3_000
@@ -90,14 +95,43 @@ class Subject:
         """Whether its code runs in this process."""
         return isinstance(self.prepared, GuardedFunction)
 
-    def check_all(self, race: Race) -> None:
-        """Call it once on each case of inputs, the first one last, and look at all that it did."""
+    def check_all(self, race: Race, sampler: Sampler, clock: str) -> list[float]:
+        """Call it once on each case of inputs, the first one last, and look at all that it did.
+
+        Returns
+        -------
+        list
+            What each call took by a clock; the last one stays a sample.
+        """
+        took: list[float] = []
         for index in reversed(range(len(self.cases))):
+            sampler.restart()
             self.prepared.fill(self.cases[index][1])
             self.prepared.poison(POISONS[index % 2])
-            with race.timer():
-                self.prepared.lap(1)
+            sampler.sample(race.timer)
             self.look(index)
+            # Nothing was called before the first one, which may take longer for that.
+            slack = 1.0 if took else RACE_SLACK
+            took.append(sampler.last(clock) if took else self._first(sampler, clock))
+            if is_telling(took[-1], clock, sampler.options):
+                race.check(self.name, took[-1] / slack, clock)
+        return took
+
+    def _first(self, sampler: Sampler, clock: str) -> float:
+        """Return what the first call of all took; it is known from then on what can be observed."""
+        value = 0.0 if clock == "cycles" else sampler.last(clock)
+        sampler.observe(observers_of(self.module))
+        if clock != "cycles":
+            return value
+        if clock not in sampler.observers:
+            raise Judged(
+                Status.REFUSED,
+                InvalidInput(
+                    f"{self.name}: ran on the host and not on the accelerator, so that no cycles were counted; "
+                    "build it for the accelerator"
+                ),
+            )
+        return sampler.observers[clock].read()
 
     def check(self) -> None:
         """Call it once on what it was filled with last, and look at all that it did."""
@@ -171,24 +205,28 @@ def _measure(
     counts_cycles = blank.timing_class == "simulated"
     has_timer = subject.is_inside and threads == 1 and not counts_cycles
     race = Race(request.incumbent, options.race_factor, has_timer)
-    with phases("check"):
-        subject.check_all(race)
+    clock, unit = ("cycles",) * 2 if counts_cycles else (clock_of(subject, threads), "ns")
     host = Host()
     host.open()
-    sampler = Sampler(subject.prepared, options, host, observers_of(subject.module))
+    sampler = Sampler(subject.prepared, options, host)
+    with phases("check"):
+        took = subject.check_all(race, sampler, clock)
     begin()
-    if counts_cycles:
-        with phases("time"):
-            clock, unit = _count_cycles(subject, sampler, race)
-    else:
-        clock, unit = clock_of(subject, threads), "ns"
-        _take_samples(subject, sampler, race, phases, clock)
+    is_behind = not counts_cycles and min(took) > LOST_FACTOR * race.incumbent > 0
+    is_told = is_behind and sampler.count > 0 and is_telling(took[-1], clock, options)
+    if not is_told:
+        if counts_cycles:
+            with phases("time"):
+                _count_cycles(subject, sampler)
+        else:
+            _take_samples(subject, sampler, race, phases, clock, took[-1])
     samples = sampler.samples()
     found = statistics_of(samples, clock)
-    with phases("recheck"):
-        subject.look()  # outputs held garbage before the last sample
-        if found is not None and samples.calls > 1 and subject.is_inside:
-            check_alone(subject, found.median, clock)
+    if not is_told:
+        with phases("recheck"):
+            subject.look()  # outputs held garbage before the last sample
+            if found is not None and samples.calls > 1 and subject.is_inside:
+                check_alone(subject, found.median, clock)
     _check_clocks(subject.name, samples.wall_ns, samples.cpu_ns)
     return replace(
         blank,
@@ -225,6 +263,18 @@ def open_subject(
         ]
     name = subject.name or subject.symbol
     return Subject(name, module, prepared, cases, expected, workload.tolerance)
+
+
+def use_numbers() -> None:
+    """Make inputs, compare numbers and conclude from samples once: their first use loads some of what they need."""
+    for dtype in ("float32", "int8"):
+        params = tuple(ParamSpec(name, dtype, (4, 4), name) for name in ("input", "output"))
+        signature = Signature(params)
+        for case in GENERATED:
+            found = generate(signature, 0, case)
+            numerics.wrong(signature, found, found, 0.0)
+            numerics.wrong(signature, found, [it + 1 for it in found], 0.0)
+    statistics_of(Samples(wall_ns=(1, 2, 3)), "wall_ns")
 
 
 def expect(
@@ -301,30 +351,22 @@ def timing_class(context: measure_pb2.WorkerContext) -> str:
     return timing_class_word(context.timing_class)
 
 
-def _count_cycles(subject: Subject, sampler: Sampler, race: Race) -> tuple[str, str]:
-    if "cycles" not in sampler.observers:
-        raise Judged(
-            Status.REFUSED,
-            InvalidInput(
-                f"{subject.name}: ran on the host and not on the accelerator, so that no cycles were counted; build it "
-                "for the accelerator"
-            ),
-        )
+def _count_cycles(subject: Subject, sampler: Sampler) -> None:
     while sampler.count < CYCLE_CALLS:
         subject.prepared.poison(POISONS[1])
         sampler.sample()
-        race.check(subject.name, sampler.samples().observed["cycles"][0], "cycles")
-    return "cycles", "cycles"
 
 
 def _take_samples(
-    subject: Subject, sampler: Sampler, race: Race, phases: Phases, clock: str
+    subject: Subject, sampler: Sampler, race: Race, phases: Phases, clock: str, checked: float
 ) -> None:
+    """Warm up, and take samples; the last call that was checked, which took `checked`, is none of them."""
     options = sampler.options
+    sampler.restart()
     with phases("warm_up"):
-        first = sampler.calibrate()
-        race.check(subject.name, first, "ns")
-        race.check(subject.name, sampler.warm_up(first), "ns")
+        first = checked if is_telling(checked, clock, options) else sampler.calibrate()
+        race.check(subject.name, first, clock)
+        race.check(subject.name, sampler.warm_up(first), clock)
     # Which one nobody can know before, and a kernel that is only right when it is looked at is found out.
     looked_at = int.from_bytes(os.urandom(_ENTROPY_BYTES)) % options.samples
     began = time.perf_counter()

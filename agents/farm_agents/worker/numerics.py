@@ -87,12 +87,26 @@ def _wrong_float(found: Array, right: Array, tolerance: float) -> str:
 def _is_near(found: Array, right: Array, tolerance: float) -> bool:
     """Tell quickly whether all is right; False also where that takes a closer look."""
     columns = found.shape[-1] if found.ndim else 1
+    narrow = found.dtype == right.dtype == np.float32
     with np.errstate(over="ignore", invalid="ignore"):
-        off = np.abs(np.subtract(found, right, dtype=np.float64)).reshape(-1, columns)
-        scale = np.abs(right).reshape(-1, columns).max(axis=1).astype(np.float64)
+        off = np.subtract(found, right, dtype=np.float32 if narrow else np.float64)
+        scale = _largest(right.reshape(-1, columns))
         scale = np.maximum(scale, LEAST_SCALE * scale.max())
         limit = (tolerance or TOLERANCE[found.dtype.name]) * scale
-        return bool(np.isfinite(scale).all() and (off.max(axis=1) <= limit).all())
+        near = _largest(off.reshape(-1, columns)) <= limit * (1 - _ROUNDING)
+        return bool(np.isfinite(scale).all() and near.all())
+
+
+_ROUNDING = 1e-6
+"""More than a difference of float32 is off by itself."""
+
+
+def _largest(rows: Array) -> npt.NDArray[np.float64]:
+    """Return the largest magnitude of each row, without an array of all magnitudes."""
+    most: npt.NDArray[np.float64] = np.maximum(rows.max(axis=1), -rows.min(axis=1)).astype(
+        np.float64
+    )
+    return most
 
 
 def _place(found: Array, right: Array, which: Array, count: int) -> str:

@@ -1,6 +1,7 @@
 """Giving up on a candidate: that it is judged, and that it is much slower than the best so far.
 
-Owns: how a measure ends without a value, and the race. Does not own: what is judged (`measure`).
+Owns: how a measure ends without a value, the race, and which calls say something for it. Does not own: what is judged
+(`measure`).
 
 Invariant: a candidate that is much slower than the best so far ends itself by a timer of its CPU time, before it has
 cost more than a few times that.
@@ -14,11 +15,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from farm.errors import FarmError, KernelFailed
-from farm.measuring import Status
+from farm.measuring import CacheMode, Options, Status
 
 RACE_SLACK = 1.5
 """How much slower than later calls the first one may be."""
 RACE_LEAST_S = 0.005
+RACED_SAMPLES = 3
+RACED_FACTOR = 1.25
+"""After so many samples what is so much slower than the best needs no more of them."""
+LOST_FACTOR = 1.5
+"""What is so much slower in each call that was checked needs no other call, if one lasts as long as a sample."""
 
 
 class Judged(Exception):
@@ -49,9 +55,10 @@ class Race:
         """Tell whether a candidate that takes so much for a call is given up."""
         return 0 < self.incumbent * self.factor < value
 
-    def check(self, name: str, value: float, unit: str) -> None:
+    def check(self, name: str, value: float, clock: str) -> None:
         """Give the candidate up if it is too slow."""
         if self.is_lost(value):
+            unit = "cycles" if clock == "cycles" else "ns"
             raise Judged(
                 Status.SLOW,
                 KernelFailed(
@@ -72,3 +79,13 @@ class Race:
             yield
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def is_telling(took: float, clock: str, options: Options) -> bool:
+    """Tell whether what one call took can be compared with what others take that were called many times in a row.
+
+    Cycles are the same in each call. Wall time, in which others run, says less, and short calls have warm caches
+    and predictors only in a row.
+    """
+    long = took >= options.sample_s * 1e9 and options.cache is not CacheMode.ROTATE
+    return clock == "cycles" or (clock == "cpu_ns" and long)

@@ -12,7 +12,8 @@ import math
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -144,13 +145,13 @@ class Sampler:
             if over or settled(windows):
                 return windows[-1]
 
-    def sample(self) -> None:
-        """Take one sample."""
+    def sample(self, guard: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """Take one sample; the calls alone are inside what `guard` gives."""
         before = {name: it.read() for name, it in self.observers.items()}
         steal = self.host.steal_ns()
         switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
         start_ns = time.perf_counter_ns()
-        lap = self._lap()
+        lap = self._lap(guard)
         row: dict[str, Any] = {"start_ns": start_ns, "wall_ns": lap.wall_ns}
         if lap.cpu_ns is not None:
             after = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
@@ -161,6 +162,21 @@ class Sampler:
             row["clock_hz"] = clock
         row["observed"] = {name: it.read() - before[name] for name, it in self.observers.items()}
         self._rows.append(row)
+
+    def restart(self) -> None:
+        """Forget the samples that were taken."""
+        self._rows.clear()
+
+    def observe(self, observers: Mapping[str, Observer]) -> None:
+        """Have observers look at each sample from now on; samples that they did not see are forgotten."""
+        if observers:
+            self.observers = observers
+            self.restart()
+
+    def last(self, clock: str) -> float:
+        """Return what a call of the last sample took by a clock."""
+        row = self._rows[-1]
+        return float({**row, **row["observed"]}[clock]) / self.calls
 
     @property
     def count(self) -> int:
@@ -179,10 +195,11 @@ class Sampler:
         found = Samples(calls=self.calls, **columns, observed=observed)
         return replace(found, disturbed=disturbed(found))
 
-    def _lap(self) -> Lap:
+    def _lap(self, guard: Callable[[], AbstractContextManager[object]] = nullcontext) -> Lap:
         if self.options.cache is CacheMode.COLD:
             self._forget()
-        lap = self.prepared.lap(self.calls)
+        with guard():
+            lap = self.prepared.lap(self.calls)
         if lap.wall_ns * 2 < self.calls:
             raise ClockChanged(f"{self.calls} calls in {lap.wall_ns} ns")
         return lap

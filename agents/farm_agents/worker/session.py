@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farm.api.v1 import measure_pb2, session_pb2
+from farm.api.v1 import device_pb2, measure_pb2, session_pb2
 from farm.artifact.artifact import Artifact, assemble
 from farm.codegen import compile_function
 from farm.core.limits import DEFAULT_LIMIT_S, MAX_FIRST_OUTPUT_BYTES
 from farm.core.wire import digest_from_proto, error_to_proto, tensor_from_proto, tensor_to_proto
 from farm.errors import FarmError, InfrastructureError, InvalidInput, NotFound
+from farm.measuring import Options, Status
 from farm.measuring.wire import (
     comparison_to_proto,
     measurement_to_proto,
     options_from_proto,
+    options_to_proto,
 )
 from farm.target import Target
 from farm_agents.worker import processes
@@ -37,7 +39,7 @@ from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.compare import interleave
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
-from farm_agents.worker.measure import expect, measure
+from farm_agents.worker.measure import expect, measure, use_numbers
 from farm_agents.worker.packed import check_sizes, make_calls
 from farm_agents.worker.replies import MAX_BYTES, Replies
 from farm_agents.worker.small import SMALL_EXTENT, small_function
@@ -306,6 +308,7 @@ def warm_up(loader: str) -> None:
     """
     message = session_pb2.SessionReply(seq=1, called=session_pb2.CallReply(samples_ns=[1]))
     session_pb2.SessionReply.FromString(message.SerializeToString())
+    use_numbers()
     if loader in ("qemu", "wasm"):
         # Everything else of an emulator is other processes; an engine would start threads before a fork.
         importlib.import_module(f"farm.runtime.{loader}")
@@ -317,13 +320,31 @@ def warm_up(loader: str) -> None:
 
     here = local_capabilities()
     inputs = [np.arange(SMALL_EXTENT, dtype=np.int32)]
-    module = native_loader(here.targets, here.provides).load(_small_artifact(loader))
+    native = native_loader(here.targets, here.provides)
+    artifact = _small_artifact(loader)
+    module = native.load(artifact)
     result = module.call("small", inputs, repeat=1)
     module.close()
+    _measure_small(native, artifact)
     if not np.array_equal(result.outputs[0], inputs[0] + 1):
         raise InfrastructureError(
             f"worker {loader}: a small function gave a wrong result; reinstall"
         )
+
+
+def _measure_small(loader: Loader, artifact: Artifact) -> None:
+    """Measure the small function as candidates are measured; what it takes means nothing."""
+    options = Options(samples=3, sample_s=0.0001, warm_up_s=0.0, budget_s=0.001)
+    subject = measure_pb2.Subject(symbol="small", name="small")
+    subject.artifact.inline = artifact.to_bytes()
+    request = measure_pb2.MeasureRequest(subject=subject, options=options_to_proto(options))
+    request.context.timing_class = device_pb2.TIMING_CLASS_NATIVE
+    message = session_pb2.SessionRequest(seq=1, measure=request).SerializeToString()
+    request = session_pb2.SessionRequest.FromString(message).measure
+    found = measure(request, loader, functools.partial(read_blob, Path()), 1, lambda: None)
+    measurement_to_proto(found).SerializeToString()
+    if found.status is not Status.OK:
+        raise InfrastructureError(f"worker: a small function is not measured ({found.error})")
 
 
 def _small_artifact(loader: str) -> Artifact:
