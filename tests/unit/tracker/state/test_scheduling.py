@@ -35,6 +35,25 @@ def test_queue_serves_higher_priorities_first_and_equal_ones_in_order(world):
     assert [serve(world) for _ in range(4)] == ["high", "a", "b", "low"]
 
 
+def test_queue_counts_against_no_limit_of_those_who_wait_in_it(world):
+    world.join()
+    jobs = [f"j{number}" for number in range(50)]
+    for job_id in jobs:  # each may run for 10 s, and runs for nearly as long
+        world.happen(world.job(job_id, limit_s=10.0))
+    began = world.now
+    for _ in jobs:
+        for _ in range(3):
+            held = world.state.leases[world.state.devices["dev0"].lease_id]
+            attempt = world.run_job(held.job_id).attempt_id
+            runs = (world.running(attempt, held.epoch),)
+            world.join(held={"dev0": held.epoch}, runs=runs, after=3.0)
+        serve(world, for_s=0.5)
+    assert world.now - began == 50 * 9.5
+    for job_id in jobs:
+        job = world.run_job(job_id)
+        assert (job.outcome, job.verdict, len(job.attempt_ids)) == ("COMPLETED", "PASS", 1)
+
+
 def test_queue_holds_leases_and_jobs_alike(world):
     world.join()
     world.happen(world.request("l1"))
