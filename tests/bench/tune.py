@@ -3,8 +3,9 @@
 Figures: ``tune_matmul_512`` (candidates a second of the search, wall time, all included; peer: TVM's MetaSchedule
 through its RPC runner, the same trials), ``tune_matmul_512_best`` (GFLOP/s of the best kernel on one thread; peer:
 numpy's OpenBLAS), ``tune_matmul_512_best_tvm`` (the same beside TVM's best), ``tune_idle_gap`` (part of the search in
-which the device had no candidate), ``tune_phase_NAME`` (seconds of a candidate), ``tune_scaling_2``, ``_4``, ``_8``
-(candidates a second on so many emulated accelerators, over one).
+which the device had no candidate), ``tune_phase_NAME`` (seconds of a candidate), ``tune_cpu_PART`` (CPU time of a
+candidate by process: what says the same on a busy machine), ``tune_scaling_2``, ``_4``, ``_8`` (candidates a second on
+so many emulated accelerators, over one).
 
 Best kernels are timed in turns in one process, by the calling thread's CPU time. ``--trials`` changes how many,
 ``--no-peer`` leaves TVM out, ``--no-scaling`` the emulated devices.
@@ -18,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from support import plain_blas, tvm_peer
+from support import cpu, plain_blas, tvm_peer
 from support.best import interleaved
 from support.figures import emit
 
@@ -47,9 +49,15 @@ class Searched:
         self.seconds = 0.0
         self.measured = 0
         self.busy_s = 0.0
+        self.cpu_s: dict[str, float] = {}
+        self._before: Mapping[str, float] | None = None
 
     def __call__(self, progress: Progress) -> None:
         """Take note."""
+        if self._before is None:
+            self._before = cpu.cpu_s()
+        if progress.phase == "decide" and not self.cpu_s:
+            self.cpu_s = cpu.since(self._before)
         if progress.phase == "search":
             self.seconds, self.measured = progress.elapsed_s, progress.measured
             self.busy_s = sum(use.busy_s for use in progress.devices.values())
@@ -100,7 +108,8 @@ def ours(trials: int, folder: Path) -> None:
     artifact.save(folder / "best.farm")
     (decision,) = found.decisions
     print(
-        f"tune: {dict(decision.task.outcomes)}, new winner: {decision.is_new}; {decision.winner}",
+        f"tune: {dict(decision.task.outcomes)}, new winner: {decision.is_new}; "
+        f"{decision.winner and decision.winner.configuration}",
         file=sys.stderr,
     )
     peer = theirs(folder / "best.farm", trials) if OPTIONS.peer else None
@@ -143,6 +152,16 @@ def ours(trials: int, folder: Path) -> None:
             f"tune_phase_{name}",
             seconds / trials,
             "s a candidate",
+            goal="shows where time goes",
+            samples=trials,
+            lower_is_better=True,
+        )
+
+    for name, seconds in sorted(searched.cpu_s.items()):
+        emit(
+            f"tune_cpu_{name}",
+            1e3 * seconds / trials,
+            "ms a candidate",
             goal="shows where time goes",
             samples=trials,
             lower_is_better=True,
