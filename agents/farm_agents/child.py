@@ -49,6 +49,8 @@ class Child:
         Set with `exited`: the limit of the sandbox that it passed, such as ``{"limit": "memory"}``.
     starvation
         Tells whether it failed since the host ran out of memory.
+    gone
+        Done with its wait status when the process itself has ended; what it started may still be there.
     unheard
         Whether it was gone before it had read all that was sent: what was asked last was never begun.
     """
@@ -63,6 +65,7 @@ class Child:
     given: bool = False
     exceeded: Mapping[str, str] = field(default_factory=dict)
     starvation: Starvation = field(init=False)
+    gone: asyncio.Future[int] = field(init=False)
     unheard: bool = False
     pid: int = 0
     _out: Path | None = None
@@ -71,6 +74,7 @@ class Child:
 
     def __post_init__(self) -> None:
         self.starvation = Starvation(self.sandbox.group if self.sandbox is not None else None)
+        self.gone = self.exited.get_loop().create_future()
 
     @property
     def usable(self) -> bool:
@@ -113,6 +117,8 @@ class Child:
 
     async def ended(self, status: int) -> None:
         """Note that the child itself is gone: end its sandbox, and resolve `exited` when that is empty."""
+        if not self.gone.done():
+            self.gone.set_result(status)
         if self._ending is None:
             self._ending = asyncio.create_task(self._end(status))
         await asyncio.shield(self._ending)

@@ -10,6 +10,7 @@ Invariant: a worker has loaded what the one before it had, under the same number
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from farm_agents.worker.replies import NAME as REPLIES
 from farm_agents.zygotes import describe_status
 
 LOAD_LIMIT_S = 60.0
+GONE_LIMIT_S = 5.0
+"""How long a worker that has closed its channel may live on before it is killed."""
 MAX_OUTPUT_BYTES = 4 << 20
 """What one worker may print; the rest is dropped, with a mark."""
 
@@ -159,7 +162,8 @@ class SessionWorker:
         Raises
         ------
         TimeLimit, KernelCrashed
-            The worker was killed at the limit, or died; it is gone with everything that it started.
+            The worker was killed at the limit, or died; it is gone with everything that it started. Only of one that
+            takes time and was ended by its own timer (SIGPROF) something may be left, for `kill` to end.
         InfrastructureError
             It was ended from outside: its zygote is gone, the host had no memory left, or it was before it could
             begin with the request.
@@ -192,6 +196,8 @@ class SessionWorker:
             raise KernelCrashed(
                 f"{what}: the kernel broke the worker's channel ({error}); fix the kernel"
             ) from error
+        if timing is not None and await _gave_up(child):
+            raise KernelCrashed(f"{what}: used more CPU time than it is worth", signal="SIGPROF")
         raise await self._crash(child, what, limit_s)
 
     async def _crash(self, child: Child, what: str, limit_s: float) -> FarmError:
@@ -252,6 +258,18 @@ class SessionWorker:
         if self._output is not None:
             self._output.close()
             self._output = None
+
+
+async def _gave_up(child: Child) -> bool:
+    """Tell whether a child that has closed its channel was ended by the timer that it races with.
+
+    Its sandbox ends beside what comes next: how it ended is known already.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GONE_LIMIT_S):
+            status = await asyncio.shield(child.gone)
+            return describe_status(status).get("signal") == "SIGPROF"
+    return False
 
 
 def raise_error(reply: session_pb2.SessionReply) -> None:

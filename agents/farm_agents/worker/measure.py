@@ -36,7 +36,6 @@ from farm_agents.worker.inputs import GENERATED, Case, generate
 from farm_agents.worker.observers import observers_of
 from farm_agents.worker.race import (
     LOST_FACTOR,
-    RACE_SLACK,
     RACED_FACTOR,
     RACED_SAMPLES,
     Judged,
@@ -110,11 +109,12 @@ class Subject:
             self.prepared.poison(POISONS[index % 2])
             sampler.sample(race.timer)
             self.look(index)
-            # Nothing was called before the first one, which may take longer for that.
-            slack = 1.0 if took else RACE_SLACK
             took.append(sampler.last(clock) if took else self._first(sampler, clock))
-            if is_telling(took[-1], clock, sampler.options):
-                race.check(self.name, took[-1] / slack, clock)
+            if clock == "cycles":
+                race.check(self.name, took[-1], clock)
+        # One alone may have been disturbed.
+        if len(took) > 1 and is_telling(min(took), clock, sampler.options):
+            race.check(self.name, min(took), clock)
         return took
 
     def _first(self, sampler: Sampler, clock: str) -> float:
@@ -212,8 +212,8 @@ def _measure(
     with phases("check"):
         took = subject.check_all(race, sampler, clock)
     begin()
-    is_behind = not counts_cycles and min(took) > LOST_FACTOR * race.incumbent > 0
-    is_told = is_behind and sampler.count > 0 and is_telling(took[-1], clock, options)
+    is_behind = len(took) > 1 and min(took) > LOST_FACTOR * race.incumbent > 0
+    is_told = is_behind and not counts_cycles and is_telling(min(took), clock, options)
     if not is_told:
         if counts_cycles:
             with phases("time"):
@@ -364,8 +364,10 @@ def _take_samples(
     options = sampler.options
     sampler.restart()
     with phases("warm_up"):
-        first = checked if is_telling(checked, clock, options) else sampler.calibrate()
-        race.check(subject.name, first, clock)
+        first = checked
+        if not is_telling(checked, clock, options):
+            first = sampler.calibrate()
+            race.check(subject.name, first, clock)
         race.check(subject.name, sampler.warm_up(first), clock)
     # Which one nobody can know before, and a kernel that is only right when it is looked at is found out.
     looked_at = int.from_bytes(os.urandom(_ENTROPY_BYTES)) % options.samples
