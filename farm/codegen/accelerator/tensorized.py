@@ -231,7 +231,8 @@ def _padded(layer: Layer, multiples: Mapping[str, int]) -> Padded:
             ),
             name="out",
         )
-        return Padded(te.function("padded", [x, w, out]), (0, 0))
+        padded = te.function("padded", [x, w, out])
+        return Padded(replace(padded, fast_math=layer.function.fast_math), (0, 0))
     return _padded_convolution(layer, up)
 
 
@@ -247,12 +248,13 @@ def _padded_convolution(layer: Layer, up: Callable[[str, int], int]) -> Padded:
     )
     w = te.placeholder((kh, kw, c, o) if last else (o, c, kh, kw), _type(layer, "w"), name="w")
     r, q, k = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s"), te.reduce_axis(c, "c")
+    axes = tuple((r, q, k)[number] for number in _order_of_sums(layer))
 
     def value(b: Expr, i: Expr, j: Expr, column: Expr) -> Expr:
         row, col = i * s["sh"] + r * s["dh"], j * s["sw"] + q * s["dw"]
         pixel = x[b, row, col, k] if last else x[b, k, row, col]
         weight = w[r, q, k, column] if last else w[column, k, r, q]
-        return te.sum(pixel.astype(wide) * weight.astype(wide), (r, q, k))
+        return te.sum(pixel.astype(wide) * weight.astype(wide), axes)
 
     if last:
         out = te.compute((n, oh, ow, o), lambda b, i, j, o: value(b, i, j, o), name="out")
@@ -260,7 +262,25 @@ def _padded_convolution(layer: Layer, up: Callable[[str, int], int]) -> Padded:
     else:
         out = te.compute((n, o, oh, ow), lambda b, o, i, j: value(b, i, j, o), name="out")
         origin = (0, 0, s["top"], s["left"])
-    return Padded(te.function("padded", [x, w, out]), origin)
+    padded = te.function("padded", [x, w, out])
+    return Padded(replace(padded, fast_math=layer.function.fast_math), origin)
+
+
+def _order_of_sums(layer: Layer) -> list[int]:
+    """Return in which order a convolution sums over its kernel's rows, columns and channels, as their numbers.
+
+    That of the layer, since floats round otherwise in another; where that is allowed, channels come last.
+    """
+    product = layer.product
+    assert product is not None
+    if product.result.dtype.is_integer or layer.function.fast_math.reassociate:
+        return [0, 1, 2]
+    places = [product.w_at[at] for at in ((0, 1, 2) if layer.sizes["nhwc"] else (2, 3, 1))]
+    ranks = {var: rank for rank, var in enumerate(product.reduced)}
+    last = len(ranks)  # of what has one step
+    return sorted(
+        range(3), key=lambda n: ranks.get(it, last) if isinstance(it := places[n], Var) else last
+    )
 
 
 def _type(layer: Layer, name: str) -> str:
@@ -308,7 +328,7 @@ def _read(intrinsic: Intrinsic, padded: Padded, function: Function) -> Tensorize
     look(function.body, ())
     ((outer, nest),) = found
     moving = [loop.var for loop in outer if loop.extent > 1]
-    fixed = _summed_in_order(nest, moving)
+    fixed = [] if function.fast_math.reassociate else _summed_in_order(nest, moving)
     orders = (
         ".".join(var.name for var in order)
         for order in itertools.permutations(moving)
@@ -413,7 +433,7 @@ def _operands(chosen: Tensorized, regions: Mapping[str, Region]) -> dict[str, Mo
             )
         outer = {loop.var: steps.get(loop.var, 0) for loop in chosen.outer}
         found[other.buffer.name] = (base, outer, strides)
-    return found
+    return {it.name: found[it.name] for it in chosen.intrinsic.operands if it.name in found}
 
 
 def _loads(value: Expr) -> list[Load]:

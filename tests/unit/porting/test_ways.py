@@ -25,6 +25,7 @@ from farm.ir.expr import Load, Var
 from farm.ir.stmt import For, Store
 from farm.porting import check_accelerator
 from farm.runtime.plugin import open_program
+from farm.schedule import Schedule
 
 FOLDERS = [str(EXAMPLES / name) for name in ("tensorize", "library")]
 
@@ -311,10 +312,35 @@ def floats():
     return Accelerator(name="floats", intrinsics=(one,), execute=execute)
 
 
-def test_order_of_calls_never_changes_the_order_in_which_floats_are_summed():
+def float_convolution(order):
+    """Return a convolution of floats that sums over the kernel's rows, columns and channels in an order."""
     x = te.placeholder((1, 4, 4, 3), "float32", name="x")
     w = te.placeholder((2, 3, 3, 4), "float32", name="w")
-    function = te.function("layer", [x, w, ops.conv2d(x, w, layout="NHWC")])
+    axes = {name: te.reduce_axis(n, name) for name, n in (("r", 2), ("s", 3), ("c", 3))}
+    r, s, c = axes.values()
+    y = te.compute(
+        (1, 3, 2, 4),
+        lambda b, i, j, o: te.sum(
+            x[b, i + r, j + s, c] * w[r, s, c, o], tuple(axes[name] for name in order)
+        ),
+        name="y",
+    )
+    return te.function("layer", [x, w, y])
+
+
+@pytest.mark.parametrize("order", ["crs", "rcs"])
+def test_floats_that_would_be_summed_in_another_order_are_refused_unless_that_is_allowed(order):
+    function, loaded = float_convolution(order), Loaded(floats(), "floats")
+    with pytest.raises(UnsupportedFunction, match=r"fast_math\(reassociate=True\)"):
+        compile_loaded(loaded, function, None)
+    free = Schedule(function)
+    free.fast_math(reassociate=True)
+    assert len(knobs_on(loaded, free.function, "floats")["order"]) == 24
+    compile_loaded(loaded, free.function, None)
+
+
+def test_order_of_calls_never_changes_the_order_in_which_floats_are_summed():
+    function = float_convolution("rsc")
     loaded = Loaded(floats(), "floats")
     rng = np.random.default_rng(5)
     inputs = [rng.standard_normal(p.buffer.shape).astype(np.float32) for p in function.params[:-1]]
