@@ -3,7 +3,8 @@
 Owns: one attempt from order to outcome, and the builders' zygote. Does not own: which attempts run, and their
 limits (`farm_agents.state.builds`), or compiling (the worker).
 
-Invariant: when `build` returns or raises, the attempt's processes are gone.
+Invariant: when `build` returns or raises, the attempt's processes are gone; those of a confined compiler that has
+answered may still be dying, but of no more than `DYING` attempts for each slot, and none outlives `close`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from farm_agents.zygotes import Zygote, describe_status
 
 ADDRESS_SPACE_BYTES = 16 << 30
 TRANSFER_TRIES = 3
+DYING = 2
+"""Rooms for each slot that may still be ending while it goes on: the kernel takes its time, but no core's."""
 MAX_SPARES = 4
 """Children that wait for builds, however many slots there are."""
 
@@ -57,6 +60,7 @@ class Builder:
     confinement: Confinement
     slots: int
     _zygote: Zygote | None = None
+    _dying: set[asyncio.Task[int]] = field(default_factory=set)
     _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def zygote(self) -> Zygote:
@@ -98,9 +102,11 @@ class Builder:
             zygote = await self.zygote()
             moved(BuildPhase.COMPILING)
             async with contextlib.AsyncExitStack() as stack:
+                while len(self._dying) >= DYING * max(1, self.slots):
+                    await asyncio.wait(self._dying, return_when=asyncio.FIRST_COMPLETED)
                 child = await zygote.fork(self._config(folder))
                 # To its end, so that an attempt that is killed ends only when its processes have.
-                stack.push_async_callback(lambda: finish(child.kill()))
+                stack.push_async_callback(self._end, child)
                 attempt, path = await self._compile(child, order, stack)
                 moved(BuildPhase.STORING)
                 if path is None:
@@ -112,6 +118,15 @@ class Builder:
                 return built, attempt.seconds
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _end(self, child: Child) -> None:
+        """Kill a child and wait for its end, but not for that of a room whose compiler has answered: it takes long."""
+        if not child.answered or child.sandbox is None:
+            await finish(child.kill())
+            return
+        ending = asyncio.create_task(child.kill())
+        self._dying.add(ending)
+        ending.add_done_callback(self._dying.discard)
 
     def _config(self, folder: Path) -> dict[str, object]:
         return {
@@ -127,6 +142,8 @@ class Builder:
             if self._zygote is not None:
                 await self._zygote.close()
                 self._zygote = None
+        if self._dying:
+            await asyncio.wait(self._dying)
 
     def _check(self, order: BuildOrder) -> None:
         family = Target.parse(order.target, foreign=True).family
@@ -152,6 +169,7 @@ class Builder:
         path = None
         if attempt.WhichOneof("outcome") == "module":
             path = stack.enter_context(child.result(_built(attempt.module).object))
+        child.answered = True
         child.start_to_kill()
         return attempt, path
 

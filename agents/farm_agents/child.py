@@ -51,6 +51,8 @@ class Child:
         Tells whether it failed since the host ran out of memory.
     gone
         Done with its wait status when the process itself has ended; what it started may still be there.
+    answered
+        Whether it has done what it was for.
     unheard
         Whether it was gone before it had read all that was sent: what was asked last was never begun.
     """
@@ -66,6 +68,7 @@ class Child:
     exceeded: Mapping[str, str] = field(default_factory=dict)
     starvation: Starvation = field(init=False)
     gone: asyncio.Future[int] = field(init=False)
+    answered: bool = False
     unheard: bool = False
     pid: int = 0
     _out: Path | None = None

@@ -9,6 +9,7 @@ writable places are `SCRATCH` and ``/tmp``, in memory, with a limit on their siz
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import shutil
@@ -116,8 +117,12 @@ def _mounts(view: View) -> Iterator[str]:
     yield from ("--dir", str(OUT), "--dir", str(HOME), "--remount-ro", "/")
 
 
-def _needed() -> list[Path]:
-    """Return what of the interpreter, its packages and this program lies outside the system's folders."""
+@functools.cache
+def _needed() -> tuple[Path, ...]:
+    """Return what of the interpreter, its packages and this program lies outside the system's folders.
+
+    Once in a process, which goes on with what it has loaded.
+    """
     packages = [Path(package.__path__[0]) for package in (farm, farm_agents)]
     programs = [Path(found) for name in _PROGRAMS if (found := shutil.which(name))]
     folders = [Path(sys.base_prefix), Path(sys.prefix), *packages, *plug_in_folders()]
@@ -127,9 +132,9 @@ def _needed() -> list[Path]:
     return _outermost([p for p in wanted if not _is_below(p, Path("/usr")) and p.exists()])
 
 
-def _outermost(paths: Sequence[Path]) -> list[Path]:
+def _outermost(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the paths that lie below none of the others."""
-    return [p for p in paths if not any(_is_below(p, other) for other in paths if other != p)]
+    return tuple(p for p in paths if not any(_is_below(p, other) for other in paths if other != p))
 
 
 def _is_below(path: Path, folder: Path) -> bool:

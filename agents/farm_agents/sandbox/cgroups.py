@@ -120,7 +120,8 @@ class Group:
 
         It is the host's, or that of a group above. 0 once the group has reached its own limit.
         """
-        return 0 if self._reached_memory_limit() else self._memory_kills()
+        kills = self._memory_kills()
+        return 0 if kills and self._reached_memory_limit() else kills
 
     def _memory_kills(self) -> int:
         """Return how many of its processes were killed for want of memory, whoever's it was."""

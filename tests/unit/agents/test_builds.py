@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from farm_agents.builder import Builder
+from farm_agents.builder import DYING, Builder
 from farm_agents.state.model import BuildOrder
 from farm_agents.worker import build as worker
 from farm_agents.worker.blobs import keep_blob
@@ -37,27 +37,120 @@ def test_full_disk_under_a_compiler_is_the_farms_fault(tmp_path, monkeypatch):
     assert "No space left on device" in attempt.error.message
 
 
+class FakeChild:
+    """A child of a zygote that dies when it is let."""
+
+    def __init__(self, answered, sandbox):
+        self.answered, self.sandbox = answered, sandbox
+        self.asked, self.gone = asyncio.Event(), asyncio.Event()
+
+    async def kill(self):
+        self.asked.set()
+        await self.gone.wait()
+        return 9
+
+
+def builder_of(children, monkeypatch, tmp_path, compiled, **cache):
+    """A builder with one slot whose zygote gives these children."""
+
+    async def fork(config):
+        return children.pop(0)
+
+    async def close():
+        for child in given:
+            child.gone.set()
+
+    async def zygote(builder):
+        builder._zygote = SimpleNamespace(fork=fork, close=close)
+        return builder._zygote
+
+    async def fetched(digest):
+        pass
+
+    given = list(children)
+    monkeypatch.setattr(Builder, "zygote", zygote)
+    monkeypatch.setattr(Builder, "_compile", compiled)
+    cache = SimpleNamespace(fetch=fetched, root=tmp_path, **cache)
+    return Builder(("llvm/x86_64",), cache, tmp_path, None, None, 1)
+
+
+def order(number):
+    target = "llvm -mtriple=x86_64-linux-gnu"
+    return BuildOrder(f"u.{number}", "device", target, "f", FUNCTION, 10.0)
+
+
+async def refused(builder, child, order, stack):
+    attempt = agent_pb2.BuildAttempt(attempt_id=order.attempt_id)
+    attempt.error.code = "UNSUPPORTED"
+    return attempt, None
+
+
+@pytest.mark.parametrize(("answered", "sandbox"), [(False, "room"), (True, None)])
+def test_attempt_ends_after_its_processes_unless_a_confined_compiler_answered(
+    answered, sandbox, tmp_path, monkeypatch
+):
+    async def main():
+        child = FakeChild(answered, sandbox)
+        builder = builder_of([child], monkeypatch, tmp_path, refused)
+        building = asyncio.create_task(builder.build(order(1), lambda _: None))
+        async with asyncio.timeout(60):
+            await child.asked.wait()
+        assert not building.done()
+        building.cancel()  # does not shorten it
+        await asyncio.sleep(0)
+        assert not building.done()
+        child.gone.set()
+        with pytest.raises(asyncio.CancelledError):
+            await building
+
+    asyncio.run(main())
+
+
+def test_next_attempts_begin_while_rooms_before_them_die_until_there_are_too_many(
+    tmp_path, monkeypatch
+):
+    async def main():
+        children = [FakeChild(True, "room") for _ in range(DYING + 1)]
+        *dying, last = children
+        builder = builder_of(children, monkeypatch, tmp_path, refused)
+        async with asyncio.timeout(60):
+            for number, child in enumerate(dying):
+                await builder.build(order(number), lambda _: None)
+                await child.asked.wait()
+            waiting = asyncio.create_task(builder.build(order(DYING), lambda _: None))
+            while not (tmp_path / "builds" / f"u.{DYING}").exists():
+                await asyncio.sleep(0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(builder._dying) == DYING
+            assert not waiting.done()
+            dying[0].gone.set()
+            await waiting
+            await last.asked.wait()
+            await builder.close()  # waits for them
+        assert last.gone.is_set()
+        assert not builder._dying
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("named", [FUNCTION.sha256, digest_of(b"another").sha256])
 def test_function_that_is_damaged_in_the_cache_is_fetched_again_by_the_next_attempt(
     tmp_path, monkeypatch, named
 ):
-    async def fetched(digest):
-        pass
-
-    async def zygote(builder):
-        pass
-
-    async def compiled(builder, zygote, order, folder, stack):
+    async def compiled(builder, child, order, stack):
         attempt = agent_pb2.BuildAttempt(attempt_id=order.attempt_id)
         attempt.error.code = "INFRASTRUCTURE"
         attempt.error.details["blob"] = named
         return attempt, None
 
-    monkeypatch.setattr(Builder, "zygote", zygote)
-    monkeypatch.setattr(Builder, "_compile", compiled)
     forgotten = []
-    cache = SimpleNamespace(fetch=fetched, forget=forgotten.append)
-    builder = Builder(("llvm/x86_64",), cache, tmp_path, None, None, 1)
-    order = BuildOrder("u.1", "device", "llvm -mtriple=x86_64-linux-gnu", "f", FUNCTION, 10.0)
-    asyncio.run(builder.build(order, lambda _: None))
+
+    async def main():
+        child = FakeChild(True, None)
+        child.gone.set()
+        builder = builder_of([child], monkeypatch, tmp_path, compiled, forget=forgotten.append)
+        await builder.build(order(1), lambda _: None)
+
+    asyncio.run(main())
     assert forgotten == ([FUNCTION] if named == FUNCTION.sha256 else [])
