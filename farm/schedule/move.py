@@ -257,6 +257,15 @@ def _narrow(
                 raise refuse(
                     what, where, f"its load of {name} is no plain index in dimension {axis}"
                 )
+            size = load.buffer.shape[axis]
+            if form.constant < 0 or form.constant + extents[digit.var] > size:
+                # Guarded loads: the iterations whose index lies outside are in the part of no iteration of the loop.
+                raise refuse(
+                    what,
+                    where,
+                    f"some iterations of {digit.var.name[2:]} would load {name} outside of its {size} elements in "
+                    f"dimension {axis} and do without, so no part of {name} belongs to them",
+                )
             seen[digit.var] = Span(part[axis].low - constant(form.constant), part[axis].extent)
         if found and found != seen:
             raise refuse(

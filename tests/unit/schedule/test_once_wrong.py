@@ -62,10 +62,31 @@ def _digits_that_do_not_move_freely(sch: Schedule) -> None:
     sch.cache_write(sch.cache_write(copy, 0), 0, "register")
 
 
+def padded(low: int, high: int) -> Function:
+    """Five values of a copy, with zeros around them."""
+    x = te.placeholder((5,), "int32", name="x")
+    t = te.compute((5,), lambda i: x[i] + 1, name="t")
+    inside = lambda j: (j >= low) & (j < low + 5)  # noqa: E731
+    y = te.compute(
+        (low + 5 + high,),
+        lambda j: te.where(inside(j), t[j - low], 0),
+        name="y",
+    )
+    return te.function("padded", [x, y])
+
+
+def _padding_inside_its_producer(sch: Schedule) -> None:
+    """The zeros are in no iteration of the loop that computes what they surround."""
+    sch.reverse_compute_at("y", sch.get_loops("t")[0])
+
+
 CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None]] = [
     (blur, _copy_with_holes, "h is not provably all stored"),
     (blur, _copy_with_holes_moved, "h is not provably all stored"),
     (lambda: blur(1, 5), _digits_that_do_not_move_freely, "does not provably store all of"),
+    (lambda: padded(1, 0), _padding_inside_its_producer, "would load t outside of its 5 elements"),
+    (lambda: padded(0, 2), _padding_inside_its_producer, "would load t outside of its 5 elements"),
+    (lambda: padded(0, 0), _padding_inside_its_producer, None),
     (named_like_copies, _padding_of_equal_names, None),
     (scale_shift, _guard_of_the_reader, None),
     (scale_shift, _guard_of_an_outer_loop, None),
