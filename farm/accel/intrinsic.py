@@ -65,7 +65,8 @@ class Intrinsic:
     -----
     The contract about sizes: loops need not be multiples of the intrinsic's. Device memory holds inputs with zeros
     around them up to multiples, and what lies outside the output is thrown away, so that an intrinsic is never called
-    for a part. This is why the body has to be a sum of products, of which one factor is such a zero.
+    for a part. This is why the body has to be a sum of products, of which one factor is such a zero. Floats are summed
+    in the body's order inside a call, and in the layer's over all calls, unless the function allows another.
     """
 
     name: str

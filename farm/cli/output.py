@@ -90,9 +90,16 @@ class _Live:
 
 @contextlib.contextmanager
 def others_code() -> Iterator[None]:
-    """Keep standard output for the result while code of others runs in this process."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    """Keep standard output for the result while code of others runs in this process, and what it starts."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 def output_option(command: _Command) -> _Command:

@@ -7,6 +7,8 @@ Invariant: nothing is widened or converted silently.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from farm.errors import InvalidFunction
 from farm.ir.dtype import DType
 from farm.ir.expr import (
@@ -28,23 +30,28 @@ def const(value: Scalar, dtype: str | DType) -> Expr:
     return _const(value, dtype)
 
 
-def sum(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+def sum(value: Expr, axis: Axis | Sequence[Axis]) -> Expr:  # noqa: A001 - TVM's name
     """Return the sum over axes, in the value's own type (use `astype` to widen first)."""
     return _reduce(Reducer.SUM, value, axis)
 
 
-def max(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+def max(value: Expr, axis: Axis | Sequence[Axis]) -> Expr:  # noqa: A001 - TVM's name
     """Return the largest value over axes."""
     return _reduce(Reducer.MAX, value, axis)
 
 
-def min(value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:  # noqa: A001 - TVM's name
+def min(value: Expr, axis: Axis | Sequence[Axis]) -> Expr:  # noqa: A001 - TVM's name
     """Return the smallest value over axes."""
     return _reduce(Reducer.MIN, value, axis)
 
 
-def _reduce(reducer: Reducer, value: Expr, axis: Axis | tuple[Axis, ...]) -> Expr:
-    axes = axis if isinstance(axis, tuple) else (axis,)
+def _reduce(reducer: Reducer, value: Expr, axis: Axis | Sequence[Axis]) -> Expr:
+    axes = tuple(axis) if isinstance(axis, list | tuple) else (axis,)
+    for each in axes:
+        if not isinstance(each, Axis):
+            raise InvalidFunction(
+                f"{reducer.value}: over {each!r:.80}; pass axes that te.reduce_axis gave"
+            )
     if not axes or value.dtype is DType.BOOL:
         raise InvalidFunction(
             f"{reducer.value}: of {value.dtype} over {len(axes)} axes; use numbers, one axis"

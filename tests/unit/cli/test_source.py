@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -98,6 +99,15 @@ def test_targets_with_a_request_are_refused(source):
 def test_unknown_target_is_refused_before_the_file_runs(source):
     with pytest.raises(InvalidTarget, match="unknown kind"):
         read_request(source("raise SystemExit"), ["vax"])
+
+
+def test_nothing_that_a_file_starts_or_writes_gets_to_standard_output(source, capfd):
+    text = f"import os\nos.system('echo child')\nos.write(1, b'raw\\n')\nprint('own')\n{DOUBLE}"
+    read_request(source(f"{text}functions = [double]"), [])
+    os.write(1, b"result\n")
+    out, err = capfd.readouterr()
+    assert out == "result\n"
+    assert sorted(err.split()) == ["child", "own", "raw"]
 
 
 def test_file_may_import_its_neighbour_and_print(source, tmp_path, capsys):

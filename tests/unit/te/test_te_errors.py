@@ -70,6 +70,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "compute c: reduces over its own axis i; use a te.reduce_axis",
     ),
     "axis twice": (lambda: te.sum(F[K, K], (K, K)), "sum: an axis twice (k, k); name each once"),
+    "no such axis": (
+        lambda: te.sum(A[K], "k"),
+        "sum: over 'k'; pass axes that te.reduce_axis gave",
+    ),
     "no axis": (lambda: te.min(A[K], ()), "min: of int32 over 0 axes; use numbers, one axis"),
     "bools": (lambda: te.max(A[K] < 1, K), "max: of bool over 1 axes; use numbers, one axis"),
     "extent": (lambda: te.reduce_axis(0), "axis k: extent 0; use at least 1"),
