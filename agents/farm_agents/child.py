@@ -76,7 +76,11 @@ class Child:
     _ending: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
-        self.starvation = Starvation(self.sandbox.group if self.sandbox is not None else None)
+        sandbox = self.sandbox
+        if sandbox is None:
+            self.starvation = Starvation(None)
+        else:
+            self.starvation = Starvation(sandbox.group, lambda: sandbox.fell)
         self.gone = self.exited.get_loop().create_future()
 
     @property

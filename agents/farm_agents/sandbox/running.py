@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -29,6 +30,8 @@ START_LIMIT_S = 10.0
 MAX_STATUS_BYTES = 64 << 10
 _POLL_S = 0.005
 _KILL_AGAIN_S = 0.5
+_FLAGS, _EXITING = 6, 0x4
+"""Where flags are in what the kernel says of a process after its name, and the one of those that end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Sandbox:
         A pidfd of the namespaces' first process: what `setns` takes, and what tells the end.
     out_fd
         The folder of results inside, for the agent.
+    fell
+        Whether it ended by itself, before anybody killed it: what keeps it open was killed, and all inside with it.
     """
 
     name: str
@@ -78,9 +83,12 @@ class Sandbox:
     init_fd: int
     out_fd: int
     group: Group
+    fell: bool = False
+    _is_killed: bool = False
 
     def kill(self) -> None:
         """Kill the first process, and with it every other one of the room."""
+        self._note_fall()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.init_fd, signal.SIGKILL)
 
@@ -92,6 +100,7 @@ class Sandbox:
         before_removal
             Called when the control group is empty and still there.
         """
+        self._note_fall()
         loop = asyncio.get_running_loop()
         again_at = loop.time()
         while not _has_ended(self.init_fd) or self.process.poll() is None or self.group.pids():
@@ -106,6 +115,11 @@ class Sandbox:
             await asyncio.sleep(_POLL_S)
         self._close()
         return exceeded
+
+    def _note_fall(self) -> None:
+        """Note whether it ends already, unless it was killed before."""
+        if not self._is_killed:
+            self._is_killed, self.fell = True, _is_ending(self.init_fd)
 
     def _close(self) -> None:
         for fd in (self.init_fd, self.out_fd):
@@ -207,6 +221,18 @@ def _has_ended(pidfd: int) -> bool:
     with select.epoll() as poll:
         poll.register(pidfd, select.EPOLLIN)
         return bool(poll.poll(0))
+
+
+def _is_ending(pidfd: int) -> bool:
+    """Return whether the process of a pidfd has ended, or is at it: the first of a room ends after all others."""
+    if _has_ended(pidfd):
+        return True
+    try:
+        (pid,) = re.findall(r"^Pid:\s*(\d+)$", Path(f"/proc/self/fdinfo/{pidfd}").read_text(), re.M)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return True
+    return bool(int(fields[_FLAGS]) & _EXITING)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> str:

@@ -4,11 +4,13 @@ Owns: counting such kills, and what they say about a child's failure. Does not o
 (`farm_agents.sandbox.cgroups`), or what follows for an attempt.
 
 Invariant: a child that reached its own limit is never excused; where nothing counts the kills of this child alone, only
-a death by SIGKILL is, and what is told says that it is not certain; where nothing counts at all, that is told too.
+a death by SIGKILL is, and what is told says that it is not certain; where nothing counts at all, that is told too. What
+keeps a child's sandbox open is not in its control group: if that ended by itself, the count of the host decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from farm_agents.sandbox.cgroups import Group, count, has_count
@@ -19,6 +21,7 @@ UNCERTAIN = (
     "it was killed while the host ran out of memory; without a control group for memory this host cannot tell "
     "whether it was the cause"
 )
+FELL = "its sandbox was ended while the host ran out of memory"
 UNKNOWN = "whether the host ran out of memory, this machine does not tell"
 
 
@@ -30,12 +33,16 @@ class Starvation:
     group
         The child's control group; None if it has none. One that counts memory tells of this child alone. Else the
         count is that of the whole host, which may be absent too: then nothing is ever excused.
+    fell
+        Tells whether the child's sandbox ended by itself.
     """
 
-    def __init__(self, group: Group | None) -> None:
+    def __init__(self, group: Group | None, fell: Callable[[], bool] = lambda: False) -> None:
         self._group = group if group is not None and group.counts_memory else None
+        self._fell = fell
         self._last: int | None = None
         self._seen = self._count()
+        self._host = count(_HOST, "oom_kill")
 
     @property
     def is_blind(self) -> bool:
@@ -57,7 +64,8 @@ class Starvation:
         kills = self._count() if self._last is None else self._last
         is_new, self._seen = kills > self._seen, kills
         if not is_new:
-            return ""
+            fell = signal == "SIGKILL" and self._fell() and count(_HOST, "oom_kill") > self._host
+            return FELL if fell else ""
         if self._group is not None:
             return CERTAIN
         return UNCERTAIN if signal == "SIGKILL" else ""

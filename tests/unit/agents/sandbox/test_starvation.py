@@ -11,7 +11,7 @@ import pytest
 from farm_agents.builder import _crashed, _excused
 from farm_agents.sandbox import starvation
 from farm_agents.sandbox.cgroups import Group
-from farm_agents.sandbox.starvation import CERTAIN, UNCERTAIN, UNKNOWN, Starvation
+from farm_agents.sandbox.starvation import CERTAIN, FELL, UNCERTAIN, UNKNOWN, Starvation
 from farm_agents.session_worker import SessionWorker
 from farm_agents.session_worker import _excused as _excused_reply
 from farm_agents.state.model import BuildOrder
@@ -118,6 +118,28 @@ def test_without_memory_control_a_host_that_killed_something_excuses_only_sigkil
     assert counted.excuse("SIGSEGV") == ""
     host(2)
     assert counted.excuse("SIGKILL") == UNCERTAIN
+
+
+@pytest.mark.parametrize(
+    ("fell", "kills", "signal", "excuse"),
+    [
+        (True, 1, "SIGKILL", FELL),
+        (
+            True,
+            0,
+            "SIGKILL",
+            "",
+        ),  # nothing was killed for memory: it may have ended its sandbox itself
+        (False, 1, "SIGKILL", ""),
+        (True, 1, "SIGSEGV", ""),
+    ],
+)
+def test_sandbox_that_fell_while_the_host_had_no_memory_is_no_fault_of_the_kernel(
+    group, host, fell, kills, signal, excuse
+):
+    counted = Starvation(group.group, lambda: fell)
+    host(kills)
+    assert counted.excuse(signal) == excuse
 
 
 def test_host_that_counts_nothing_excuses_nothing_and_says_so(host):
