@@ -47,7 +47,7 @@ def test_run_gives_its_result_and_is_forgotten_when_it_is_dropped(run_farm, host
         assert outbox_of(spec) == ["job.1.run"]
         assert tracker.opened == []  # no session with the tracker
         await tracker.want(leases=[], runs=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
         await tracker.until(lambda: tracker.run("job.1") is None)
         await tracker.until(lambda: outbox_of(spec) == [])
 
@@ -114,7 +114,7 @@ def test_run_that_hangs_is_killed_at_its_limit_and_nothing_is_left(run_farm, hos
         assert (error.code, error.details["limit_s"]) == ("TIME_LIMIT", "0.5")
         assert asyncio.get_running_loop().time() - start < 10
         await tracker.want(leases=[], runs=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
 
     run_farm(story)
 
@@ -146,7 +146,7 @@ def test_run_whose_lease_is_withdrawn_is_killed(run_farm, hostile):
         await asyncio.sleep(0.3)
         await tracker.want(leases=[])
         assert (await tracker.run_ends("job.1")).error.code == "INFRASTRUCTURE"
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
 
     run_farm(story)
 
@@ -156,7 +156,7 @@ def test_run_of_a_lower_epoch_is_fenced(run_farm, hostile):
         await tracker.start_run(hostile, "increment", number(1), epoch=5)
         await tracker.run_ends("job.5")
         await tracker.want(leases=[], runs=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 5)
         await tracker.start_run(hostile, "increment", number(1), epoch=4)
         assert (await tracker.run_ends("job.4")).error.code == "FENCED"
         assert tracker.device().use == device_pb2.USE_IDLE

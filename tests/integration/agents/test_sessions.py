@@ -149,7 +149,7 @@ def test_lease_end_leaves_no_process_and_no_file(run_farm, hostile, tree):
         # The session's child, its dead child, the orphan.
         await tracker.until(lambda: len(tree.workers()) == 3)
         await tracker.want(leases=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
         assert tree.workers() == []
         assert list((spec.work_dir / "sessions").iterdir()) == []
 
@@ -164,7 +164,7 @@ def test_lease_end_during_a_call_kills_it(run_farm, hostile, tree):
         await client.send(call=request)
         await asyncio.sleep(0.2)
         await tracker.want(leases=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
         assert tree.workers() == []
         again = await tracker.lease(2)
         await again.load(hostile)
@@ -177,7 +177,7 @@ def test_lease_ends_by_the_agents_own_clock(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1, seconds=1.0)
         await client.load(hostile)
-        await tracker.device_is("IDLE", 0)  # nobody withdrew it
+        await tracker.device_is("IDLE", 1)  # nobody withdrew it
         assert tree.workers() == []
 
     run_farm(story)
@@ -187,7 +187,7 @@ def test_lease_with_an_epoch_that_is_over_is_refused(run_farm, hostile):
     async def story(tracker, spec):
         await tracker.lease(5)
         await tracker.want(leases=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 5)
         device_id = tracker.device().description.device_id
         for epoch in (4, 5):
             grant = agent_pb2.LeaseGrant(
@@ -220,7 +220,7 @@ def test_session_refused_by_the_tracker_frees_the_device(run_farm):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         client.queue(tracker.requests).put_nowait(None)
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
 
     run_farm(story)
 
@@ -437,7 +437,7 @@ def test_lease_end_while_its_worker_is_forked_keeps_the_zygote(run_farm, tree):
             await tracker.want(leases=[grant])
             await tracker.until(lambda: tracker.device().use != device_pb2.USE_IDLE)
             await tracker.want(leases=[])
-            await tracker.device_is("IDLE", 0)
+            await tracker.device_is("IDLE", epoch)
         assert tree.zygotes() == [zygote]
         assert tree.workers() == []
 
@@ -457,7 +457,7 @@ def test_worker_that_was_asked_nothing_serves_the_next_lease_and_one_that_was_as
         waiting = tree.spares()
         await tracker.lease(1)
         await tracker.want(leases=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 1)
         assert tree.spares() == waiting
 
         client = await tracker.lease(2)
@@ -465,7 +465,7 @@ def test_worker_that_was_asked_nothing_serves_the_next_lease_and_one_that_was_as
         (first,) = tree.workers()
         assert first in waiting
         await tracker.want(leases=[])
-        await tracker.device_is("IDLE", 0)
+        await tracker.device_is("IDLE", 2)
         assert not Path(f"/proc/{first}").exists()
 
         client = await tracker.lease(3)
