@@ -93,7 +93,7 @@ class Measuring:
         options = options_from_proto(request.options)
         check_subject(request.subject)
         check_workload(request.workload)
-        return measurement_to_proto(await self._measure(request, options, race=True))
+        return measurement_to_proto(await self._measure(request, options, race=not request.unraced))
 
     async def compare(self, request: measure_pb2.CompareRequest) -> measure_pb2.Comparison:
         """Compare candidates: each is checked alone first; what it does wrong is in what is returned.
@@ -151,13 +151,12 @@ class Measuring:
         mine = measure_pb2.MeasureRequest()
         mine.CopyFrom(request)
         mine.context.CopyFrom(context)
-        if race:
-            known = [
-                it
-                for it in (request.incumbent, self._best.get(key, 0.0))
-                if 0 < it < LONGEST_INCUMBENT
-            ]
-            mine.incumbent = min(known, default=0.0)
+        known = [
+            it
+            for it in (request.incumbent, self._best.get(key, 0.0))
+            if race and 0 < it < LONGEST_INCUMBENT
+        ]
+        mine.incumbent = min(known, default=0.0)
         message = session_pb2.SessionRequest(seq=1, measure=mine)
         found = await self._judge(message, options.limit_s, blank)
         facts, host = self._facts()

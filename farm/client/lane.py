@@ -163,6 +163,7 @@ class Lane:
             workload=workload,
             options=options_to_proto(plan.options),
             incumbent=self._batch.incumbent(self._last),
+            unraced=not plan.race,
         )
 
     def _blame(self, work: Work, device_id: str, error: FarmError) -> None:

@@ -67,6 +67,7 @@ class MeasureCalls(JobCalls):
             Builds under way or waiting for a device, 1 to 64.
         race
             Give up early on what is ``options.race_factor`` times slower than the best so far on the same kind of host.
+            False: measure each to its end, however slow it is.
         incumbent
             A value to race against from the start, in the unit of the devices.
 

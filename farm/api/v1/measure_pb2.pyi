@@ -300,8 +300,11 @@ class MeasureRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     INCUMBENT_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
+    UNRACED_FIELD_NUMBER: _builtins.int
     incumbent: _builtins.float
     """What the best candidate so far takes for a call, in the unit of this device. 0: there is none."""
+    unraced: _builtins.bool
+    """Measure it however slow it is: neither `incumbent` nor what was measured before in this session matters."""
     @_builtins.property
     def subject(self) -> Global___Subject: ...
     @_builtins.property
@@ -320,10 +323,11 @@ class MeasureRequest(_message.Message):
         options: Global___MeasureOptions | None = ...,
         incumbent: _builtins.float = ...,
         context: Global___WorkerContext | None = ...,
+        unraced: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "incumbent", b"incumbent", "options", b"options", "subject", b"subject", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "incumbent", b"incumbent", "options", b"options", "subject", b"subject", "unraced", b"unraced", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,7 +43,9 @@ def test_every_candidate_has_its_result_and_only_right_ones_have_a_value(client)
     ]
     found = {
         it.candidate.key: it
-        for it in client.measure(given, workload=WORKLOAD, selector=CPU, options=OPTIONS)
+        for it in client.measure(
+            given, workload=WORKLOAD, selector=CPU, options=OPTIONS, race=False
+        )
     }
     assert {key: it.status for key, it in found.items()} == {
         "own": Status.OK,
@@ -80,7 +82,7 @@ def test_two_candidates_of_one_key_are_refused_and_the_device_is_back(client):
     given = [handmade("right"), handmade("right")]
     with pytest.raises(InvalidInput, match="one key"):
         list(client.measure(given, selector=CPU, options=OPTIONS))
-    with client.acquire(CPU, wait_s=30.0):
+    with client.acquire(CPU, wait_s=200.0):
         pass
 
 
@@ -104,7 +106,7 @@ def test_cache_modes_are_part_of_what_comes_back(client, cache):
 
 def test_comparison_is_a_job_that_says_what_is_slower(client):
     given = [handmade("right"), Candidate("own", candidates.twice(), TARGET), handmade("slow")]
-    options = Options(samples=3, sample_s=0.001, warm_up_s=0.02, budget_s=20.0, limit_s=100.0)
+    options = Options(samples=3, sample_s=0.001, warm_up_s=0.02, budget_s=20.0, limit_s=400.0)
     job = client.compare(
         given,
         workload=WORKLOAD,
@@ -114,7 +116,7 @@ def test_comparison_is_a_job_that_says_what_is_slower(client):
         rounds=(10, 20),
         client_key="compare-1",
     )
-    result = job.result(timeout_s=120)
+    result = job.result(timeout_s=250)
     found = result.comparison
     assert [it.status for it in found.measurements] == [Status.OK] * 3
     assert found.pairs[1].verdict is Verdict.SLOWER
@@ -142,7 +144,7 @@ def test_comparison_of_cycles_is_exact(client):
         workload=Workload(reference=plain),
         selector="kind=ea",
     )
-    found = job.result(timeout_s=120).comparison
+    found = job.result(timeout_s=250).comparison
     (pair,) = found.pairs
     assert (pair.verdict, pair.ratio, pair.low, pair.high) == (Verdict.SAME, 1, 1, 1)
 
@@ -163,7 +165,7 @@ def test_comparison_out_of_range_is_refused(client, names, more):
 
 def test_comparison_with_a_candidate_that_is_wrong_says_so(client):
     job = client.compare([handmade("right"), handmade("half")], workload=WORKLOAD, selector=CPU)
-    found = job.result(timeout_s=120).comparison
+    found = job.result(timeout_s=250).comparison
     assert [it.status for it in found.measurements] == [Status.OK, Status.WRONG]
     assert (found.pairs[0].verdict, found.rounds) == (Verdict.NONE, 0)
 

@@ -67,7 +67,7 @@ class FakeClient:
     @contextlib.contextmanager
     def acquire(self, selector, *, wait_s, holder):
         with self.lock:
-            self.lock.wait_for(lambda: self.free, 10)
+            self.lock.wait_for(lambda: self.free, 60)
             name = self.free.pop(0)
             self.held += 1
         try:
@@ -186,9 +186,11 @@ def test_later_candidates_are_raced_against_the_best_so_far():
     client = FakeClient(["a"], lambda key, device: measured(next(values)))
     run(client, ["a", "b", "c", "d"], builds_ahead=1)
     assert [request.incumbent for request in client.requests] == [0.0, 50.0, 20.0, 20.0]
+    assert not any(request.unraced for request in client.requests)
     client = FakeClient(["a"], lambda key, device: measured(20.0))
     run(client, ["a", "b"], builds_ahead=1, race=False)
     assert [request.incumbent for request in client.requests] == [0.0, 0.0]
+    assert all(request.unraced for request in client.requests)
 
 
 def test_candidates_are_taken_in_the_callers_thread_and_not_far_ahead():
