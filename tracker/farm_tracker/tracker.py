@@ -115,9 +115,14 @@ class Tracker:
         await self.post(Tick())
 
     def end_streams(self) -> None:
-        """Begin to stop: end what clients and agents wait for. Leases stay: the next run adopts them."""
+        """Begin to stop: end what clients and agents wait for. Leases stay: the next run adopts them.
+
+        All of them learn why: what failed, or that somebody wanted it.
+        """
         self._stopping = True
         error = InfrastructureError("tracker: it is being stopped; try again when it is back")
+        if self.failed.done():
+            error = self.failed.result()
         self.links.close_all()
         self.sessions.end_all(error)
         waiters: list[asyncio.Future[Any]] = [*self._waiting.values(), *self._accepting.values()]

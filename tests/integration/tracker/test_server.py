@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import grpc
 import pytest
@@ -15,6 +14,7 @@ from farm.api.v1 import (
     blob_pb2,
     device_pb2,
     device_pb2_grpc,
+    job_pb2,
     lease_pb2,
     run_pb2,
     session_pb2,
@@ -62,7 +62,7 @@ def test_restart_keeps_blobs_cache_leases_and_epochs(start_farm, run_async, targ
                 lease_pb2.RenewRequest(lease_id=kept.lease_id, epoch=kept.epoch, ttl_s=30)
             )
             assert renewed.remaining_s == 30
-            assert (await farm.client.acquire("device_id=dev1", wait_s=5)).epoch == 2
+            assert (await farm.client.acquire("device_id=dev1", wait_s=60)).epoch == 2
             after, _ = await farm.client.build_all(items)
             assert [it.cached for it in after.items] == [True]
             assert after.artifact == before.artifact
@@ -78,7 +78,7 @@ def test_restart_loses_a_kept_lease_whose_agent_process_is_another(start_farm, r
         async with start_farm() as farm:
             await farm.peer("agent", "p2", device_ids=("dev0",))
             assert farm.server.tracker.state.leases[kept.lease_id].state == "LOST"
-            assert (await farm.client.acquire(wait_s=5)).epoch == 2
+            assert (await farm.client.acquire(wait_s=60)).epoch == 2
 
     run_async(body)
 
@@ -87,12 +87,11 @@ def test_restart_expires_a_lease_whose_time_ran_out_meanwhile(start_farm, run_as
     async def body() -> None:
         async with start_farm() as farm:
             await farm.peer("agent", device_ids=("dev0",))
-            kept = await farm.client.acquire(ttl_s=1)
-        await asyncio.sleep(1.1)
-        async with start_farm() as farm:
+            kept = await farm.client.acquire(ttl_s=60)
+        async with start_farm(ahead_s=61.0) as farm:
             assert farm.server.tracker.state.leases[kept.lease_id].state == "EXPIRED"
             await farm.peer("agent", device_ids=("dev0",))
-            assert (await farm.client.acquire(wait_s=5)).epoch == 2
+            assert (await farm.client.acquire(wait_s=60)).epoch == 2
 
     run_async(body)
 
@@ -252,16 +251,14 @@ def test_stop_ends_everything_that_waits_with_an_error(start_farm, run_async, ta
             await stream.write(session_pb2.SessionRequest(seq=1, attach=attach))
             await stream.read()
             waits = [
-                asyncio.create_task(farm.client.acquire(wait_s=20)),
+                asyncio.create_task(farm.client.acquire(wait_s=60)),
                 asyncio.create_task(farm.client.build_all(items)),
                 asyncio.create_task(stream.read()),
             ]
             async with asyncio.timeout(60):
                 while not (peer.compiled and farm.server.tracker.state.queued_leases):
                     await asyncio.sleep(0.01)
-            started = time.monotonic()
             await farm.server.stop()
-            assert time.monotonic() - started < 3
             codes = []
             for outcome in await asyncio.gather(*waits, return_exceptions=True):
                 assert isinstance(outcome, grpc.aio.AioRpcError)
@@ -269,6 +266,43 @@ def test_stop_ends_everything_that_waits_with_an_error(start_farm, run_async, ta
             assert codes == ["INFRASTRUCTURE"] * 3
         async with start_farm() as farm:
             assert farm.server.tracker.state.leases[lease.lease_id].is_live
+
+    run_async(body)
+
+
+def forbid_writing(server) -> None:
+    """Let whatever the tracker stores from now on be refused."""
+    with server._store._engine.connect() as connection:
+        connection.exec_driver_sql("pragma query_only = 1")
+
+
+def test_store_that_cannot_be_written_is_told_to_all_who_wait(start_farm, run_async):
+    async def body() -> None:
+        async with start_farm() as farm:
+            await farm.peer("agent", device_ids=("dev0",))
+            held = await farm.client.acquire()
+            job_id = (await farm.client.submit(wait_for_device=True)).job_id
+            state = farm.server.tracker.state
+            jobs = farm.client.jobs.Wait(job_pb2.WaitRequest(job_id=job_id), timeout=60)
+            await jobs.read()
+            waits = [
+                asyncio.create_task(farm.client.acquire(wait_s=60)),
+                asyncio.ensure_future(jobs.read()),
+            ]
+            async with asyncio.timeout(60):
+                while not state.queued_leases:
+                    await asyncio.sleep(0.01)
+            forbid_writing(farm.server)
+            release = lease_pb2.ReleaseRequest(lease_id=held.lease_id, epoch=held.epoch)
+            told = await asyncio.gather(
+                farm.client.leases.Release(release), *waits, return_exceptions=True
+            )
+            for it in told:
+                assert isinstance(it, grpc.aio.AioRpcError), it
+                assert "readonly database" in error_from_rpc(it).message
+            await farm.server.stop()
+            with pytest.raises(InfrastructureError, match="readonly database"):
+                await farm.server.tracker.settled()
 
     run_async(body)
 
@@ -281,16 +315,15 @@ def test_store_that_cannot_be_written_grants_nothing_and_ends_the_tracker(start_
             await farm.client.leases.Release(
                 lease_pb2.ReleaseRequest(lease_id=before.lease_id, epoch=before.epoch)
             )
-            with farm.server._store._engine.connect() as connection:
-                connection.exec_driver_sql("pragma query_only = 1")
+            forbid_writing(farm.server)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await farm.client.acquire(wait_s=5)
+                await farm.client.acquire(wait_s=60)
             assert "readonly database" in error_from_rpc(caught.value).message
             async with asyncio.timeout(60):
                 failure = await farm.server.failed
             assert isinstance(failure, InfrastructureError)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await farm.client.acquire(wait_s=5)
+                await farm.client.acquire(wait_s=60)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         async with start_farm() as farm:
             assert farm.server.tracker.state.devices["dev0"].epoch == before.epoch
