@@ -34,7 +34,7 @@ from farm.testing.ports import claim
 Progress = Callable[[str], None]
 """Called with one line for each step."""
 
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 AGENT_END_LIMIT_S = 45.0
 TRACKER_END_LIMIT_S = 10.0
 POLL_S = 0.05
