@@ -25,7 +25,7 @@ from farm.testing import tether
 from farm.testing.ports import claim
 from fault import witness
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 def until(condition, what="", limit_s=LIMIT_S):
@@ -224,7 +224,7 @@ class Farm:
         """Submit a job of `witness` under a key; it is remembered as acknowledged once this returns."""
         values = np.array([number, ticks, int(prints)], np.int32)
         key = f"job-{number}"
-        options = {"selector": "kind=cpu", "limit_s": 30.0, **options}
+        options = {"selector": "kind=cpu", "limit_s": 120.0, **options}
         job = client.submit(self.artifact, "witness", [values], client_key=key, **options)
         self.jobs[number] = job.job_id
         return job

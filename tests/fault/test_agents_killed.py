@@ -19,7 +19,7 @@ from farm_agents.crash_points import POINTS
 
 from farm.client.job import Outcome, Verdict
 from farm.errors import InfrastructureError, KernelCrashed
-from fault.farms import lives, until
+from fault.farms import LIMIT_S, lives, until
 
 NUMBERS = itertools.count(1)
 RERUN = {"run.waiting": 1, "run.fetching": 1, "run.loading": 1, "run.running": 1, "run.ending": 2}
@@ -59,10 +59,10 @@ def test_agent_killed_at_each_crash_point_in_turn_loses_nothing(running, client)
         time = 1 if point in ("run.waiting", "run.finished") else 2
         doomed = running.start_agent("a1", "cpu", crash=f"{point}:{time}")
         for earlier in jobs.values():
-            earlier.wait(60)
+            earlier.wait(LIMIT_S)
         number = next(NUMBERS)
         jobs[point, number] = running.submit(client, number, wait_for_device=True)
-        assert doomed.wait(60) == -signal.SIGKILL, f"{point}\n{running.story()}"
+        assert doomed.wait(LIMIT_S) == -signal.SIGKILL, f"{point}\n{running.story()}"
     running.start_agent("a1", "cpu")
     running.check(client, reruns=True)
     for (point, number), job in jobs.items():
@@ -79,11 +79,11 @@ def test_agent_killed_while_it_kills_a_run_leaves_nothing_behind(running, client
     job = client.submit(running.artifact, "witness", [values], wait_for_device=True)
     worker = running.until_runs(number)
     job.cancel("enough")
-    assert doomed.wait(60) == -signal.SIGKILL, running.story()
+    assert doomed.wait(LIMIT_S) == -signal.SIGKILL, running.story()
     until(lambda: not lives(worker), "the worker of a dead agent to end")
     running.start_agent("a1", "cpu")
     running.until_good(client, "a1-cpu")
-    assert job.wait(30).outcome is Outcome.CANCELLED
+    assert job.wait(LIMIT_S).outcome is Outcome.CANCELLED
 
 
 def test_agent_killed_under_a_running_kernel_leaves_no_kernel_and_runs_it_again(running, client):
@@ -108,7 +108,7 @@ def test_worker_killed_under_a_job_fails_that_job_alone(running, client):
     values = np.array([number, 3000, 0], np.int32)
     job = client.submit(running.artifact, "witness", [values])
     os.kill(running.until_runs(number), signal.SIGKILL)
-    info = job.wait(30)
+    info = job.wait(LIMIT_S)
     assert (info.outcome, info.verdict) == (Outcome.COMPLETED, Verdict.FAIL)
     assert type(info.failure) is KernelCrashed
     assert info.failure.details["signal"] == "SIGKILL"

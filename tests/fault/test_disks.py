@@ -21,7 +21,7 @@ from farm import te
 from farm.client.job import Outcome, Verdict
 from farm.errors import InfrastructureError, StoreFull
 from fault.disks import check_can_mount, fill, small_disk
-from fault.farms import until
+from fault.farms import LIMIT_S, until
 from fault.witness import TARGET
 
 NUMBERS = itertools.count(1)
@@ -66,7 +66,7 @@ def test_full_disk_of_an_agent_is_the_farms_fault_and_the_work_goes_elsewhere(ma
             [np.array([mine, 1, 0], np.int32)],
             selector="device_id=a1-cpu",
         )
-        info = failed.wait(60)
+        info = failed.wait(LIMIT_S)
         assert (info.outcome, info.verdict) == (Outcome.INFRA_FAILED, None), running.story()
         assert [it.state.value for it in info.attempts] == ["infra_failed"] * 3
         assert "No space left" in str(info.failure)
@@ -103,13 +103,13 @@ def test_full_disk_of_the_tracker_refuses_what_is_new_and_keeps_what_was_promise
     running.jobs.pop(max(running.jobs))
     with pytest.raises(StoreFull):
         client.submit(artifact, "w", [np.arange(1 << 20, dtype=np.int32)])
-    assert first.wait(60).verdict is Verdict.PASS  # committed while the disk was full
+    assert first.wait(LIMIT_S).verdict is Verdict.PASS  # committed while the disk was full
     outbox = running.folder("a1") / "outbox"
     record = outbox / f"{large.job_id}.1.run"
     until(lambda: record.exists() and b"llvm" in record.read_bytes(), running.story())
     assert not large.status().ended  # its output has no room yet, and is not lost
     filler.unlink()
-    assert (large.result(60).outputs[0] == 1 + shift).all()
+    assert (large.result(LIMIT_S).outputs[0] == 1 + shift).all()
     assert len(large.status().attempts) == 1
     running.submit(client, next(NUMBERS))
     running.check(client)
@@ -165,10 +165,10 @@ def program(client):
 def test_blob_damaged_in_an_agents_cache_is_fetched_again(running, client, program, damage):
     artifact, shift = program
     values = np.zeros(4, np.int32)
-    client.submit(artifact, "f", [values], selector="kind=cpu").result(60)
+    client.submit(artifact, "f", [values], selector="kind=cpu").result(LIMIT_S)
     damage(in_cache(running, artifact.digest))
     job = client.submit(artifact, "f", [values], selector="kind=cpu")
-    assert job.result(60).outputs[0].tolist() == [-shift] * 4
+    assert job.result(LIMIT_S).outputs[0].tolist() == [-shift] * 4
     assert len(job.status().attempts) == 1
     assert torn(running.folder("a1")) == []
 
@@ -182,13 +182,13 @@ def test_blob_damaged_in_the_store_fails_by_the_farms_fault_until_it_is_sent_aga
     with client.acquire("kind=cpu"):  # so that the job waits
         job = client.submit(artifact, "f", [values], selector="kind=cpu")
         damage(in_store(running, artifact.digest))
-    info = job.wait(60)
+    info = job.wait(LIMIT_S)
     assert (info.outcome, info.verdict) == (Outcome.INFRA_FAILED, None), running.story()
     assert isinstance(info.failure, InfrastructureError)
     assert artifact.digest.sha256 in str(info.failure)
     assert not in_store(running, artifact.digest).exists()
     again = client.submit(artifact, "f", [values], selector="kind=cpu")  # sends what is missing
-    assert again.result(60).outputs[0].tolist() == [-shift] * 4
+    assert again.result(LIMIT_S).outputs[0].tolist() == [-shift] * 4
     assert torn(running.root / "tracker") == []
 
 

@@ -19,7 +19,7 @@ from farm_tracker.crash_points import POINTS
 import farm
 from farm import te
 from farm.errors import FarmError
-from fault.farms import until
+from fault.farms import LIMIT_S, until
 from fault.witness import TARGET
 
 NUMBERS = itertools.count(1)
@@ -78,9 +78,9 @@ def live_through(running, point, count=2):
     story = Story(running, count, builds=point.partition(":")[0] in OF_BUILDS)
     with ThreadPoolExecutor(1) as thread:
         telling = thread.submit(story.live)
-        assert doomed.wait(60) == -signal.SIGKILL, running.story()
+        assert doomed.wait(LIMIT_S) == -signal.SIGKILL, running.story()
         running.start_tracker()
-        artifact = telling.result(120)
+        artifact = telling.result(LIMIT_S)
     client = running.client()
     running.check(client)
     if artifact is not None:

@@ -20,7 +20,7 @@ import pytest
 
 from farm.client.job import Outcome, Verdict
 from farm.rpc.credentials import path_of
-from fault.farms import until
+from fault.farms import LIMIT_S, until
 from fault.wires import Wire
 from fault.witness import overlaps
 
@@ -67,7 +67,7 @@ def test_messages_that_come_again_run_everything_once(running, client, make_wire
     running.start_agent("a2", "cpu", tracker=wire.address)
     running.until_good(client, "a1-cpu", "a2-cpu")
     jobs = [running.submit(client, next(NUMBERS)) for _ in range(JOBS)]
-    with client.acquire("kind=cpu", wait_s=60) as session:
+    with client.acquire("kind=cpu", wait_s=LIMIT_S) as session:
         witness = session.load(running.artifact)["witness"]
         number = next(NUMBERS)
         assert witness(np.array([number, 1, 0], np.int32)).tolist() == [number + 1]
@@ -88,12 +88,12 @@ def test_messages_of_the_past_change_nothing_that_was_committed_and_overlap_no_r
     numbers = [next(NUMBERS) for _ in range(JOBS)]
     with ThreadPoolExecutor(JOBS) as threads:
         jobs = list(threads.map(lambda number: running.submit(client, number), numbers))
-        seen = list(threads.map(lambda job: job.wait(60), jobs))
+        seen = list(threads.map(lambda job: job.wait(LIMIT_S), jobs))
     assert wire.counts["old"] > 0
     for number, job, info in zip(numbers, jobs, seen, strict=True):
         assert info.verdict in (Verdict.PASS, None), info
         if info.verdict is Verdict.PASS:
-            assert job.result(60).outputs[0].tolist() == [number + 1]
+            assert job.result(LIMIT_S).outputs[0].tolist() == [number + 1]
             assert [it.state.value for it in info.attempts].count("done") == 1
             assert running.runs(number)[1] >= 1
         else:

@@ -48,11 +48,11 @@ class Wire:
     def start(self, address="127.0.0.1:0"):
         """Serve; return the address."""
         self._thread.start()
-        self.address = asyncio.run_coroutine_threadsafe(self._serve(address), self._loop).result(10)
+        self.address = asyncio.run_coroutine_threadsafe(self._serve(address), self._loop).result(60)
         return self.address
 
     def close(self):
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -70,7 +70,7 @@ class Wire:
         await self._channel.close()
         calls = asyncio.all_tasks() - {asyncio.current_task()}
         if calls:
-            await asyncio.wait(calls, timeout=5)
+            await asyncio.wait(calls, timeout=60)
 
     async def carry(self, method, requests, context):
         """Carry one call, of whatever kind: on the wire all are streams."""

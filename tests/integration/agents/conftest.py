@@ -83,6 +83,8 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         self.blobs = Blobs()
         self.states = {}
         self.connections = 0
+        self.reports = 0
+        self.uses = set()
         self.builds = []
         self.leases = []
         self.runs = []
@@ -153,6 +155,8 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
             seen.add(state.agent_id)
             self.yielding += state.yields
             self.states[state.agent_id] = state
+            self.reports += 1
+            self.uses |= {(it.use, it.epoch) for it in state.devices}
             async with self.changed:
                 self.changed.notify_all()
 
@@ -184,6 +188,11 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
                 raise AssertionError(f"waited {limit_s} s; states: {self.states}")
             await asyncio.sleep(0.01)
         return value
+
+    async def hears(self, count):
+        """Wait for so many more reports: what an agent does about something new, it tells at once."""
+        before = self.reports
+        await self.until(lambda: self.reports >= before + count)
 
     def device(self, agent="a1", index=0):
         state = self.states.get(agent)
@@ -254,6 +263,10 @@ class Tracker(agent_pb2_grpc.AgentServiceServicer):
         )
         await self.want(leases=[grant])
         await self.device_is("LEASED", epoch, agent)
+        return self.client(lease_id)
+
+    def client(self, lease_id):
+        """The other end of a lease's session."""
         return Client(self, lease_id)
 
 
@@ -299,20 +312,20 @@ def zygotes():
     return [pid for pid in children if {b"session", b"build"} & set(words[pid])]
 
 
-def workers():
-    """Every process below this one that works for somebody, or that one of these has started."""
-    return called("farm-session", "farm-build")
+def workers(top=None):
+    """Every process below one (this one) that works for somebody, or that one of these has started."""
+    return called(top, "farm-session", "farm-build")
 
 
 def spares():
     """Every process below this one that waits in a sandbox to work for somebody."""
-    return called("farm-spare")
+    return called(None, "farm-spare")
 
 
-def called(*names):
-    """Every process below this one that has one of these names."""
+def called(top, *names):
+    """Every process below one (this one) that has one of these names."""
     found = []
-    for pid in processes.descendants_of(os.getpid()):
+    for pid in processes.descendants_of(top or os.getpid()):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().strip() in names:
                 found.append(pid)
@@ -444,6 +457,10 @@ BODIES = {
     + "  %less = sub i32 %left, 1\n  %more_lines = icmp sgt i32 %less, 0\n"
     + "  br i1 %more_lines, label %again, label %done\ndone:"
     + INCREMENT,
+    # Prints, and then never ends.
+    "announce": "  %address = ptrtoint ptr @text to i64\n"
+    + syscall("a", 1, 1, "%address", 6)
+    + "  br label %again\nagain:\n  store volatile i32 1, ptr %d1\n  br label %again",
     "forge": "  %address = ptrtoint ptr @text to i64\n"
     + syscall("a", 1, 3, "%address", 6)
     + "  br label %again\nagain:\n  store volatile i32 1, ptr %d1\n  br label %again",

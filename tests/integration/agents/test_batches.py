@@ -15,7 +15,7 @@ def number(value):
     return tensor_pb2.Tensor(dtype="int32", shape=[1], inline=np.array([value], "<i4").tobytes())
 
 
-def call(symbol="increment", value=0, limit_s=0.05, **options):
+def call(symbol="increment", value=0, limit_s=5.0, **options):
     return session_pb2.CallRequest(
         module_id=1, symbol=symbol, inputs=[number(value)], limit_s=limit_s, **options
     )
@@ -53,7 +53,7 @@ def test_batch_with_a_call_that_hangs_ends_at_the_limit_of_all(run_farm, hostile
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        calls = [call(value=1), call("spin", limit_s=0.2), call(value=2)]
+        calls = [call(value=1, limit_s=1.0), call("spin", limit_s=0.2), call(value=2, limit_s=1.0)]
         batch = (await ask(client, calls)).batch
         assert (values_of(batch), batch.error.code) == ([2], "TIME_LIMIT")
         assert values_of((await ask(client, [call(value=5)])).batch) == [6]
@@ -65,11 +65,11 @@ def test_batch_stops_at_a_call_that_is_refused_and_the_worker_lives(run_farm, ho
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        wrong = session_pb2.CallRequest(module_id=1, symbol="increment", limit_s=0.1)
+        wrong = session_pb2.CallRequest(module_id=1, symbol="increment", limit_s=5)
         for bad, code in [
             (wrong, "INVALID_ARGUMENTS"),
             (call("nothing"), "NOT_FOUND"),
-            (session_pb2.CallRequest(module_id=2, symbol="increment", limit_s=1), "NOT_FOUND"),
+            (session_pb2.CallRequest(module_id=2, symbol="increment", limit_s=5), "NOT_FOUND"),
         ]:
             batch = (await ask(client, [call(value=1), bad, call(value=2)])).batch
             assert (values_of(batch), batch.error.code) == ([2], code)
@@ -84,7 +84,7 @@ def test_batch_mixes_short_calls_timed_ones_and_blobs(run_farm, hostile):
         client = await tracker.lease(1)
         await client.load(hostile)
         digest = digest_to_proto(tracker.blobs.put(np.array([7], "<i4").tobytes()))
-        from_store = session_pb2.CallRequest(module_id=1, symbol="increment", limit_s=1)
+        from_store = session_pb2.CallRequest(module_id=1, symbol="increment", limit_s=5)
         from_store.inputs.add(dtype="int32", shape=[1], blob=digest)
         batch = (await ask(client, [call(value=1), call(value=2, repeat=3), from_store])).batch
         assert values_of(batch) == [2, 3, 8]
@@ -100,7 +100,7 @@ def test_batch_outside_the_limits_is_refused_and_the_session_goes_on(run_farm, h
         await client.load(hostile)
         for calls in (
             [],
-            [call()] * (COUNT + 1),
+            [call(limit_s=0.05)] * (COUNT + 1),
             [call(limit_s=400), call(limit_s=201)],
             [call(limit_s=float("nan"))],
             [call(repeat=-1)],

@@ -18,6 +18,8 @@ from farm.codegen import toolchain_of
 from farm.errors import Fenced, InvalidInput
 from farm.target import Target
 
+LIMIT_S = 120.0
+
 
 def test_agent_reports_itself_and_its_devices(run_farm):
     async def story(tracker, spec):
@@ -41,6 +43,19 @@ def test_agent_reports_itself_and_its_devices(run_farm):
     run_farm(story, builds=("llvm/riscv64",), slots=2)
 
 
+async def tries(tracker, count):
+    """Wait until the agent has dialled so often where its tracker was, and was hung up on."""
+    dialled = 0
+
+    async def hang_up(reader, writer):
+        nonlocal dialled
+        dialled += 1
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", tracker.port):
+        await tracker.until(lambda: dialled >= count)
+
+
 def test_agent_that_loses_the_tracker_reconnects_and_keeps_the_session(run_farm, hostile):
     async def story(tracker, spec):
         client = await tracker.lease(1)
@@ -48,7 +63,7 @@ def test_agent_that_loses_the_tracker_reconnects_and_keeps_the_session(run_farm,
         before = tracker.states["a1"].instance_id
         await tracker.stop()
         tracker.states.clear()
-        await asyncio.sleep(0.5)
+        await tries(tracker, 1)
         await tracker.start()  # on the same port
         await tracker.device_is("LEASED", 1)
         assert tracker.states["a1"].instance_id == before
@@ -64,7 +79,7 @@ def test_agent_without_tracker_waits_for_it(run_farm):
     async def story(tracker, spec):
         await tracker.device_is_good()
         await tracker.stop()
-        await asyncio.sleep(3.0)  # longer than several tries
+        await tries(tracker, 3)
         tracker.states.clear()
         await tracker.start()
         await tracker.device_is_good()
@@ -75,11 +90,11 @@ def test_agent_without_tracker_waits_for_it(run_farm):
 def test_agent_whose_tracker_is_silent_dials_again_and_keeps_the_session(
     run_farm, hostile, monkeypatch
 ):
-    monkeypatch.setattr(stream, "SILENCE_S", 0.5)
-
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
+        monkeypatch.setattr(stream, "SILENCE_S", 0.5)
+        await tracker.notify()  # from now on it waits for no longer than that
         before = tracker.connections
         await tracker.until(lambda: tracker.connections >= before + 2)
         tensor = tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4))
@@ -117,7 +132,7 @@ def test_agent_that_is_fenced_ends(tmp_path, run_farm):
         tracker.fenced.add("a2")
         await tracker.notify()
         with pytest.raises(Fenced, match="a newer process connected"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, LIMIT_S)
 
     run_farm(story)
 
@@ -158,13 +173,15 @@ def test_agent_with_an_unknown_driver_is_refused(tmp_path):
         asyncio.run(run_agent(spec, asyncio.Event()))
 
 
-def test_agent_that_stops_during_a_call_leaves_nothing(run_farm, hostile):
+def test_agent_that_stops_during_a_call_leaves_nothing(run_farm, hostile, tree):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
         tensor = tensor_pb2.Tensor(dtype="int32", shape=[1], inline=bytes(4))
-        asyncio.get_running_loop().create_task(client.call("spin", tensor))
-        await asyncio.sleep(0.3)
-        assert processes.children_of(os.getpid()) != []
+        (worker,) = tree.workers()
+        before = processes.cpu_time_s(worker)
+        calling = asyncio.get_running_loop().create_task(client.call("spin", tensor))
+        await tracker.until(lambda: processes.cpu_time_s(worker) > before + 0.1)
+        assert not calling.done()
 
     run_farm(story)  # which checks that no process is left

@@ -15,6 +15,8 @@ from farm.core.tokens import new_token
 from farm.errors import NotAllowed
 from farm.testing import EmbeddedFarm
 
+LIMIT_S = 120.0
+
 
 @pytest.fixture(scope="module")
 def empty_farm():
@@ -43,11 +45,11 @@ def start_agent(empty_farm, tmp_path):
     for process in started:
         process.terminate()
     for process in started:
-        process.wait(30)
+        process.wait(LIMIT_S)
 
 
 def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -59,7 +61,7 @@ def online(client, name):
 
 def end(process):
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(LIMIT_S) == 0
 
 
 def test_agent_enrols_with_a_one_time_token_and_keeps_its_own_credential(

@@ -171,7 +171,7 @@ def parent_of(pid):
     return int(stat.rpartition(")")[2].split()[1])
 
 
-ABANDON_LIMIT_S = 20.0
+ABANDON_LIMIT_S = 60.0
 """Far more than it takes, and less than to wait for what has only begun."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -18,8 +19,15 @@ from farm.errors import Cancelled, KernelCrashed, TimeLimit, TrackerUnreachable
 from farm.testing import EmbeddedFarm
 from farm.testing.agents import AgentPlan
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 ONE = np.array([41], np.int32)
+
+
+def until(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +72,7 @@ def test_job_whose_kernel_is_at_fault_fails_once_and_the_device_is_back(
 
 def test_job_that_is_cancelled_ends_and_the_device_is_back(client, hostile):
     job = client.submit(hostile, "spin", [ONE])
-    deadline = time.monotonic() + LIMIT_S
-    while job.status().state.value != "running":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: job.status().state.value == "running")
     job.cancel("enough")
     assert type(job.wait(LIMIT_S).failure) is Cancelled
     again = client.submit(hostile, "increment", [ONE])
@@ -118,27 +123,30 @@ def connected(address):
 
 
 def wait_for_device(client):
-    deadline = time.monotonic() + LIMIT_S
-    while not any(device.health == "good" for device in client.devices()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: any(device.health == "good" for device in client.devices()))
 
 
-def test_job_that_ends_while_the_tracker_is_dead_is_told_to_the_next_and_ran_once(parts, hostile):
+def test_job_that_ends_while_the_tracker_is_dead_is_told_to_the_next_and_ran_once(
+    parts, hostile, tree, tmp_path
+):
     address, tracker, agent = parts
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(tracker())
-        stack.enter_context(agent())
+        running = stack.enter_context(agent())
         with connected(address) as client:
             wait_for_device(client)
-            job = client.submit(hostile, "spin", [ONE], limit_s=3.0)
-            while job.status().state.value != "running":
-                time.sleep(0.05)
-            time.sleep(1.0)  # it has fetched what it needs
+            job = client.submit(hostile, "announce", [ONE], limit_s=400.0)
+            with contextlib.closing(job.logs(timeout_s=LIMIT_S)) as logs:
+                assert next(logs).data == b"noise\n"  # the kernel has begun
             first.send_signal(signal.SIGKILL)
             first.wait()
-            time.sleep(4.0)  # its limit is over
+            (worker,) = tree.workers(running.pid)
+            os.kill(worker, signal.SIGSEGV)
+            record = tmp_path / "a1" / "outbox" / f"{job.job_id}.1.run"
+            until(lambda: b"SIGSEGV" in record.read_bytes())
             stack.enter_context(tracker())
             info = job.wait(LIMIT_S)
-            assert type(info.failure) is TimeLimit
+            assert type(info.failure) is KernelCrashed
+            assert info.failure.details["signal"] == "SIGSEGV"
             assert len(info.attempts) == 1
+            assert b"".join(chunk.data for chunk in job.logs(timeout_s=LIMIT_S)) == b"noise\n"

@@ -31,8 +31,19 @@ def log_of(tracker, attempt):
     return b"".join(tracker.blobs.data[digest_from_proto(d)] for d in attempt.log_chunks)
 
 
+async def kernel_has_begun(tracker):
+    """Wait until a kernel that announces itself has done so."""
+    await tracker.until(lambda: (it := tracker.run("job.1")) and it.log_chunks)
+
+
 def outbox_of(spec):
     return sorted(path.name for path in (spec.work_dir / "outbox").iterdir())
+
+
+def is_kept(work_dir):
+    """Whether an agent has the result of the job's run on disk."""
+    record = work_dir / "outbox" / "job.1.run"
+    return record.exists() and b"llvm" in record.read_bytes()
 
 
 def test_run_gives_its_result_and_is_forgotten_when_it_is_dropped(run_farm, hostile):
@@ -62,7 +73,7 @@ def test_run_asked_for_again_and_again_runs_once(run_farm, hostile):
             await asyncio.sleep(0.02)
         attempt = await tracker.run_ends("job.1")
         await tracker.notify()
-        await asyncio.sleep(0.3)
+        await tracker.hears(3)
         assert tracker.run("job.1") == attempt
         assert log_of(tracker, attempt) == b"noise\nnoise\n"
 
@@ -108,11 +119,9 @@ def test_run_that_crashes_says_so_and_the_next_one_works(run_farm, hostile):
 
 def test_run_that_hangs_is_killed_at_its_limit_and_nothing_is_left(run_farm, hostile):
     async def story(tracker, spec):
-        start = asyncio.get_running_loop().time()
         await tracker.start_run(hostile, "spin", number(1), limit_s=0.5)
         error = (await tracker.run_ends("job.1")).error
         assert (error.code, error.details["limit_s"]) == ("TIME_LIMIT", "0.5")
-        assert asyncio.get_running_loop().time() - start < 10
         await tracker.want(leases=[], runs=[])
         await tracker.device_is("IDLE", 1)
 
@@ -141,9 +150,8 @@ def test_run_whose_artifact_is_gone_is_the_farms_fault(run_farm, hostile):
 
 def test_run_whose_lease_is_withdrawn_is_killed(run_farm, hostile):
     async def story(tracker, spec):
-        await tracker.start_run(hostile, "spin", number(1))
-        await tracker.device_is("LEASED", 1)
-        await asyncio.sleep(0.3)
+        await tracker.start_run(hostile, "announce", number(1))
+        await kernel_has_begun(tracker)
         await tracker.want(leases=[])
         assert (await tracker.run_ends("job.1")).error.code == "INFRASTRUCTURE"
         await tracker.device_is("IDLE", 1)
@@ -179,7 +187,7 @@ def test_run_that_is_malformed_is_left_out_and_the_rest_counts(run_farm, hostile
 def test_run_that_floods_its_log_is_cut_with_a_mark_and_still_counts(run_farm, hostile):
     async def story(tracker, spec):
         lines = MAX_LOG_BYTES // 6 + 50_000
-        await tracker.start_run(hostile, "flood", number(lines), limit_s=60)
+        await tracker.start_run(hostile, "flood", number(lines), limit_s=300)
         live = await tracker.until(lambda: (it := tracker.run("job.1")) and it.log_chunks and it)
         assert log_of(tracker, live).startswith(b"noise\n" * 10)
         attempt = await tracker.run_ends("job.1")
@@ -194,11 +202,10 @@ def test_run_that_floods_its_log_is_cut_with_a_mark_and_still_counts(run_farm, h
 def test_run_that_ends_while_the_tracker_is_away_is_told_when_it_is_back(run_farm, hostile):
     async def story(tracker, spec):
         await tracker.start_run(hostile, "chatter", number(41))
-        await tracker.until(lambda: tracker.run("job.1") is not None)
+        await tracker.until(lambda: list((spec.work_dir / "cache").glob("??/*")))  # all it needs
         await tracker.stop()
         tracker.states.clear()
-        await asyncio.sleep(2.0)
-        assert "job.1.run" in outbox_of(spec)
+        await tracker.until(lambda: is_kept(spec.work_dir))
         await tracker.start()
         attempt = await tracker.run_ends("job.1")
         assert (value_of(attempt), log_of(tracker, attempt)) == (42, b"noise\nnoise\n")
@@ -207,17 +214,22 @@ def test_run_that_ends_while_the_tracker_is_away_is_told_when_it_is_back(run_far
     run_farm(story)
 
 
-def test_run_is_adopted_by_a_tracker_that_restarts_and_not_run_again(run_farm, hostile):
+def test_run_is_adopted_by_a_tracker_that_restarts_and_not_run_again(run_farm, hostile, tree):
     async def story(tracker, spec):
-        await tracker.start_run(hostile, "spin", number(1), limit_s=4)
-        await tracker.device_is("LEASED", 1)
+        await tracker.start_run(hostile, "announce", number(1))
+        await kernel_has_begun(tracker)
+        before = tree.workers()
         await tracker.stop()
         tracker.states.clear()
         await tracker.start()
         await tracker.until(lambda: (it := tracker.run("job.1")) and it.running)
-        start = asyncio.get_running_loop().time()
-        assert (await tracker.run_ends("job.1")).error.code == "TIME_LIMIT"
-        assert asyncio.get_running_loop().time() - start < 4.5
+        await tracker.hears(3)
+        assert tracker.run("job.1").running
+        assert tree.workers() == before
+        await tracker.want(leases=[])
+        attempt = await tracker.run_ends("job.1")
+        assert attempt.error.code == "INFRASTRUCTURE"
+        assert log_of(tracker, attempt) == b"noise\n"  # once, though two trackers wanted it
 
     run_farm(story)
 
@@ -242,12 +254,7 @@ def test_result_survives_an_agent_killed_between_the_run_and_its_report(
         first = await start_agent(tracker, tmp_path)
         try:
             await tracker.start_run(hostile, "chatter", number(41))
-            record = tmp_path / "a1" / "outbox" / "job.1.run"
-
-            def is_kept():
-                return record.exists() and b"llvm" in record.read_bytes()
-
-            await tracker.until(is_kept)
+            await tracker.until(lambda: is_kept(tmp_path / "a1"))
             await tracker.until(lambda: tracker.run("job.1"))
             assert tracker.run("job.1").running
         finally:

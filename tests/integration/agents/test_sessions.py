@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from farm_agents.child import Child
 from farm_agents.device import SPARES
+from farm_agents.worker.processes import cpu_time_s
 
 from farm.api.v1 import agent_pb2, device_pb2, session_pb2, tensor_pb2
 from farm.core.digest import digest_of
@@ -110,7 +111,7 @@ def test_session_kernel_that_hangs_is_killed_at_its_limit_and_the_next_call_work
         await client.load(hostile)
         start = asyncio.get_running_loop().time()
         error = (await client.call("spin", number(1), limit_s=0.3)).error
-        assert 0.3 <= asyncio.get_running_loop().time() - start < 2.3
+        assert asyncio.get_running_loop().time() - start >= 0.3
         assert (error.code, dict(error.details)) == ("TIME_LIMIT", {"limit_s": "0.3"})
         assert tree.workers() == []
         assert value_of(await client.call("increment", number(1))) == 2
@@ -133,7 +134,7 @@ def test_session_kernel_that_writes_into_the_channel_is_killed(run_farm, hostile
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        error = (await client.call("forge", number(6), limit_s=5)).error
+        error = (await client.call("forge", number(6), limit_s=60)).error
         assert error.code == "KERNEL_CRASHED"
         assert "channel" in error.message
         assert value_of(await client.call("increment", number(1))) == 2
@@ -161,8 +162,10 @@ def test_lease_end_during_a_call_kills_it(run_farm, hostile, tree):
         client = await tracker.lease(1)
         await client.load(hostile)
         request = session_pb2.CallRequest(module_id=1, symbol="spin", inputs=[number(1)])
+        (worker,) = tree.workers()
+        before = cpu_time_s(worker)
         await client.send(call=request)
-        await asyncio.sleep(0.2)
+        await tracker.until(lambda: cpu_time_s(worker) > before + 0.1)
         await tracker.want(leases=[])
         await tracker.device_is("IDLE", 1)
         assert tree.workers() == []
@@ -175,9 +178,19 @@ def test_lease_end_during_a_call_kills_it(run_farm, hostile, tree):
 
 def test_lease_ends_by_the_agents_own_clock(run_farm, hostile, tree):
     async def story(tracker, spec):
-        client = await tracker.lease(1, seconds=1.0)
-        await client.load(hostile)
-        await tracker.device_is("IDLE", 1)  # nobody withdrew it
+        device = await tracker.device_is_good()
+        grant = agent_pb2.LeaseGrant(
+            lease_id="lease-1",
+            device_id=device.description.device_id,
+            epoch=1,
+            remaining_s=2.0,
+        )
+        await tracker.want(leases=[grant])
+        await tracker.until(lambda: any(epoch == 1 for _, epoch in tracker.uses))
+        data = hostile.to_bytes()
+        load = session_pb2.LoadRequest(artifact=digest_to_proto(digest_of(data)), inline=data)
+        await tracker.client("lease-1").send(load=load)  # there may be no time left for an answer
+        await tracker.device_is("IDLE", 0)  # nobody withdrew it
         assert tree.workers() == []
 
     run_farm(story)
@@ -194,7 +207,7 @@ def test_lease_with_an_epoch_that_is_over_is_refused(run_farm, hostile):
                 lease_id="late", device_id=device_id, epoch=epoch, remaining_s=60
             )
             await tracker.want(leases=[grant])
-            await asyncio.sleep(0.3)
+            await tracker.hears(3)
             assert tracker.device().use == device_pb2.USE_IDLE
         await tracker.lease(6)
         assert tracker.opened == [("lease-5", 5), ("lease-6", 6)]

@@ -169,12 +169,12 @@ def test_run_that_is_interrupted_ends_with_130_and_frees_the_device(hostile, emb
         assert process.stderr.readline() == "waiting for a device\n"
         assert process.stderr.readline() == "running on cpu-1-cpu\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     finally:
         process.kill()
         process.communicate()
     assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
-    with farm.connect(embedded_farm.address) as client, client.acquire("driver=cpu", wait_s=15):
+    with farm.connect(embedded_farm.address) as client, client.acquire("driver=cpu", wait_s=120):
         pass
 
 

@@ -24,7 +24,7 @@ def stranger(tmp_path, embedded_farm):
         if token is not None:
             environment["FARM_TOKEN"] = token
         return subprocess.run(
-            [*FARM, *arguments], env=environment, capture_output=True, text=True, timeout=60
+            [*FARM, *arguments], env=environment, capture_output=True, text=True, timeout=180
         )
 
     return run

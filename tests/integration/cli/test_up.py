@@ -62,7 +62,7 @@ def test_up_serves_other_processes_until_sigterm_and_ends_with_0(up):
         [*FARM, "devices", "--tracker", ready["address"], "-o", "json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     seen = [device["device_id"] for device in json.loads(other.stdout)["devices"]]
     assert seen == [device["device_id"] for device in ready["devices"]]
@@ -70,13 +70,13 @@ def test_up_serves_other_processes_until_sigterm_and_ends_with_0(up):
         [*FARM, "up", "--no-ray", "--listen", ready["address"], "--data-dir", ready["data_dir"]],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert (taken.returncode, taken.stdout) == (2, "")
     assert f"error: listen: {ready['address']} cannot be used" in taken.stderr
     children = children_of(process.pid)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (0, "")
     assert err.splitlines()[-1].endswith("tracker ended")
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
@@ -94,7 +94,7 @@ def test_up_says_what_to_type_next_and_ends_with_130_on_ctrl_c(up):
     with farm.connect(address) as client:
         assert {device.observed for device in client.devices()} == {"online"}
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "error: interrupted"
 
@@ -103,7 +103,7 @@ def test_up_whose_agent_dies_ends_with_6_and_the_log(up):
     process = up("-o", "json")
     read_document(process)
     os.kill(children_of(process.pid)[-1], signal.SIGKILL)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (6, "")  # the one document was printed
     assert "\nerror: agent-ea-1: ended unasked (SIGKILL); the end of its log:\n" in err
 
@@ -121,7 +121,7 @@ def test_agent_joins_a_farm_as_a_plain_process_until_sigterm(empty_farm, tmp_pat
     process = subprocess.Popen([*FARM, *command], stderr=subprocess.PIPE, text=True)
     try:
         with farm.connect(empty_farm.address) as client:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while "good" not in [d.health for d in client.devices("device_id=extra-ea")]:
                 assert time.monotonic() < deadline, process.poll()
                 time.sleep(0.1)
@@ -129,7 +129,7 @@ def test_agent_joins_a_farm_as_a_plain_process_until_sigterm(empty_farm, tmp_pat
             assert (device.agent_id, device.observed) == ("extra", "online")
         children = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
     finally:
         process.kill()
         process.communicate()

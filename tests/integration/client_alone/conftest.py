@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +105,8 @@ class Jobs(job_pb2_grpc.JobServiceServicer):
         self.lose_answers = 0
         self.break_after = None
         self.streams = 0
+        self.told = []
+        """States that waiting clients were told, in order."""
         self.repeat_chunks = False
         self.skip_chunk = None
         self.whys = {}
@@ -208,6 +211,7 @@ class Jobs(job_pb2_grpc.JobServiceServicer):
                     continue
                 last = job_pb2.Job()
                 last.CopyFrom(job)
+            self.told.append(last.state)
             yield last
             sent += 1
             if last.state == job_pb2.JOB_STATE_TERMINAL:
@@ -377,6 +381,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
         self.made = 0
         self.slow = threading.Event()
         self.slow.set()
+        self.calling = 0
         self.attached = []
 
     def Attach(self, request_iterator, context):
@@ -437,7 +442,8 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
                 return
 
     def _call(self, call):
-        self.slow.wait(30)
+        self.calling += 1
+        self.slow.wait(LIMIT_S)
         (tensor,) = call.inputs
         if tensor.WhichOneof("content") == "blob":
             data = self.blobs.blobs.get(tensor.blob.sha256)
@@ -542,7 +548,7 @@ def tracker():
 @pytest.fixture
 def client(tracker):
     with Client(tracker.address) as made:
-        made.away_s = 20.0
+        made.away_s = 60.0
         yield made
 
 
@@ -590,18 +596,34 @@ def x():
 
 
 @pytest.fixture
-def later():
-    """Do something in a thread after a while: ``later(0.2, function, ...)``."""
-    timers = []
+def until():
+    """Wait until a condition holds: ``until(lambda: ...)``."""
 
-    def start(delay_s, function, *arguments, **options):
-        timer = threading.Timer(delay_s, function, arguments, options)
-        timers.append(timer)
-        timer.start()
+    def wait(condition):
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def later(until):
+    """Do something in a thread as soon as a condition holds: ``later(lambda: ..., function, ...)``."""
+    threads = []
+
+    def start(condition, function, *arguments, **options):
+        def wait():
+            until(condition)
+            function(*arguments, **options)
+
+        threads.append(threading.Thread(target=wait))
+        threads[-1].start()
 
     yield start
-    for timer in timers:
-        timer.join(LIMIT_S)
+    for thread in threads:
+        thread.join(2 * LIMIT_S)
 
 
 @pytest.fixture

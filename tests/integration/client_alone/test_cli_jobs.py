@@ -15,6 +15,7 @@ import pytest
 from farm.api.v1 import job_pb2
 from farm.errors import Cancelled, FarmError, InvalidInput, KernelCrashed, NobodyCanServe, TimeLimit
 
+LIMIT_S = 120
 FARM = [sys.executable, "-c", "from farm.cli.main import main; main()"]
 JOB_KEYS = {
     *("job_id", "client_key", "account", "priority", "state", "outcome", "verdict", "selector"),
@@ -61,14 +62,7 @@ def started(tracker, tmp_path):
     for process in processes:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=30)
-
-
-def until(condition, limit_s=30):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        process.communicate(timeout=LIMIT_S)
 
 
 def test_submit_prints_the_id_alone_and_how_to_wait(cli, saved, tracker):
@@ -118,12 +112,7 @@ def test_submit_of_what_cannot_be_asks_nobody(cli, saved, tracker, options):
 
 
 def test_submit_that_waits_shows_and_saves_the_result(cli, saved, tracker, later, tmp_path):
-    later(
-        0.5,
-        lambda: (
-            until(lambda: tracker.jobs.jobs) or tracker.jobs.passed("job-1", (2, 4, 6, 8), (10, 30))
-        ),
-    )
+    later(lambda: tracker.jobs.told, tracker.jobs.passed, "job-1", (2, 4, 6, 8), (10, 30))
     ended = cli(
         *("submit", saved, "double", "--random", "1", "--repeat", "2", "--wait"),
         *("--save", "out", "-o", "json"),
@@ -168,11 +157,7 @@ def test_wait_ends_with_the_exit_code_of_the_job(
 
 
 def test_submit_that_waits_ends_with_the_exit_code_of_the_job(cli, saved, tracker, later):
-    def crash():
-        until(lambda: tracker.jobs.jobs)
-        tracker.jobs.failed("job-1", *OUTCOMES[0][:3])
-
-    later(0.1, crash)
+    later(lambda: tracker.jobs.jobs, tracker.jobs.failed, "job-1", *OUTCOMES[0][:3])
     ended = cli("submit", saved, "double", "--random", "1", "--wait", "-o", "json")
     assert (ended.code, set(ended.json)) == (1, {"job"})
     assert "SIGSEGV" in ended.err
@@ -182,8 +167,9 @@ def test_wait_shows_where_the_job_is_and_how_it_ended(cli, tracker, submitted, l
     tracker.jobs.whys[submitted] = job_pb2.WhyResponse(
         reason="waits for kind=cpu", position=2, estimate_s=75
     )
-    later(0.3, tracker.jobs.change, submitted, state=job_pb2.JOB_STATE_RUNNING)
-    later(0.6, tracker.jobs.passed, submitted)
+    running, told = job_pb2.JOB_STATE_RUNNING, tracker.jobs.told
+    later(lambda: told, tracker.jobs.change, submitted, state=running)
+    later(lambda: running in told, tracker.jobs.passed, submitted)
     ended = cli("wait", submitted)
     assert (ended.code, ended.out) == (0, "job-1: completed, pass on cpu-1 after 3.0 s\n")
     assert ended.err.splitlines() == [
@@ -205,29 +191,29 @@ def test_wait_across_a_restart_of_the_tracker_goes_on(cli, tracker, submitted, l
         tracker.start()
         tracker.jobs.passed(submitted)
 
-    later(0.5, restart)
+    later(lambda: tracker.jobs.told, restart)
     assert cli("wait", submitted).code == 0
 
 
-def test_interrupted_wait_leaves_the_job_and_says_how_to_end_it(tracker, submitted, started):
+def test_interrupted_wait_leaves_the_job_and_says_how_to_end_it(tracker, submitted, started, until):
     process = started("wait", submitted)
-    until(lambda: tracker.jobs.streams == 1)
-    time.sleep(0.2)
+    until(lambda: tracker.jobs.told)
+    time.sleep(0.2)  # so that it waits for the next
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (130, "")
     assert "job-1 goes on: `farm wait job-1` waits again, `farm cancel job-1` ends it" in err
     assert tracker.jobs.cancelled == []
 
 
 @pytest.mark.parametrize("cancels", [True, False])
-def test_interrupted_submit_cancels_only_if_told_so(tracker, saved, started, cancels):
+def test_interrupted_submit_cancels_only_if_told_so(tracker, saved, started, until, cancels):
     options = ("--cancel-on-interrupt",) if cancels else ()
     process = started("submit", saved, "double", "--random", "1", "--wait", *options)
-    until(lambda: tracker.jobs.streams == 1)
-    time.sleep(0.2)
+    until(lambda: tracker.jobs.told)
+    time.sleep(0.2)  # so that it waits for the next
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert ("job-1 is being cancelled" in err) is cancels
     reason = "interrupted at the command line"
@@ -388,14 +374,14 @@ def test_logs_are_the_kernel_s_bytes_and_json_is_text(tracker, cli, submitted, s
     assert process.stderr == b"log: cut here, at the job's limit; the rest was dropped\n"
 
 
-def test_logs_followed_end_with_the_job(tracker, submitted, started):
+def test_logs_followed_end_with_the_job(tracker, submitted, started, until):
     process = started("logs", submitted, "--follow", "--from", "2")
     for number in range(4):
         tracker.jobs.print(submitted, b"line %d\n" % number)
     until(lambda: tracker.jobs.streams == 1)
     tracker.jobs.print(submitted, b"last\n")
     tracker.jobs.passed(submitted)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, "line 1\nline 2\nline 3\nlast\n")
 
 

@@ -187,7 +187,7 @@ def test_events_followed_show_what_happens_until_an_interrupt(tracker):
         tracker.admin.happen("late", "x", "y")
         assert "late" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)

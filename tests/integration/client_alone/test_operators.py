@@ -33,8 +33,8 @@ def test_events_come_once_each_in_order_across_broken_streams(client, tracker, l
     tracker.admin.break_after = 2
     for number in range(5):
         tracker.admin.happen("device.drained", f"d{number}", "drained", "me")
-    later(0.3, tracker.admin.happen, "late", "x", "y")
-    events = client.events(follow=True, timeout_s=30)
+    later(lambda: tracker.admin.streams >= 3, tracker.admin.happen, "late", "x", "y")
+    events = client.events(follow=True, timeout_s=120)
     numbers = [next(events).number for _ in range(6)]
     events.close()
     assert numbers == [1, 2, 3, 4, 5, 6]

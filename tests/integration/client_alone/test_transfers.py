@@ -212,7 +212,8 @@ def test_session_of_several_threads_gives_each_its_own_replies(module):
 
 def test_interrupted_call_says_that_the_session_is_over(module, tracker, x, later):
     tracker.sessions.slow.clear()
-    later(0.2, _thread.interrupt_main)
+    before = tracker.sessions.calling
+    later(lambda: tracker.sessions.calling > before, _thread.interrupt_main)
     with pytest.raises(KeyboardInterrupt):
         module["double"](x)
     tracker.sessions.slow.set()

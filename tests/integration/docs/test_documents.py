@@ -47,7 +47,7 @@ def run_python(code, folder, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
     assert run.returncode == 0, run.stderr
@@ -74,7 +74,7 @@ def test_document_commands_on_a_farm_run(script, embedded_farm, folder):
             env={**os.environ, "FARM_TRACKER": embedded_farm.address, "PATH": path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=250,
             check=False,
         )
         assert run.returncode == 0, f"{command}: {run.stdout}{run.stderr}"

@@ -178,5 +178,5 @@ def test_call_to_a_closed_port_is_tracker_unreachable():
             rpc_errors(address),
         ):
             blob_pb2_grpc.BlobServiceStub(opened).FindMissing(
-                blob_pb2.FindMissingRequest(), timeout=10
+                blob_pb2.FindMissingRequest(), timeout=60
             )

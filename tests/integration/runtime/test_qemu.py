@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from farm_agents.worker.processes import cpu_time_s
 
 from farm.artifact import ParamSpec, assemble
 from farm.errors import (
@@ -197,12 +198,14 @@ def test_kernel_that_hangs_ends_when_another_thread_closes(load, make):
 
     thread = threading.Thread(target=call)
     thread.start()
-    time.sleep(0.2)
-    started = time.monotonic()
+    deadline = time.monotonic() + 60
+    before = cpu_time_s(pid)
+    while cpu_time_s(pid) < before + 0.1:  # until it hangs
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     module.close()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
-    assert time.monotonic() - started < 2
     assert is_gone(pid)
     assert errors == ["hang: its module was closed during the call; load the artifact again"]
 
@@ -276,12 +279,12 @@ def argument(*, bits=32, role=1, ndim=1, align=4, size=16, shape=(4,), data=byte
 )
 def test_runner_given_a_malformed_request_ends_with_the_protocol_status(load, add, request_bytes):
     command = load(add)._command
-    ended = subprocess.run(command, input=request_bytes, capture_output=True, timeout=30)
+    ended = subprocess.run(command, input=request_bytes, capture_output=True, timeout=120)
     assert (ended.returncode, ended.stdout) == (3, b"")
 
 
 def test_runner_without_a_request_ends_well(load, add):
-    ended = subprocess.run(load(add)._command, input=b"", capture_output=True, timeout=30)
+    ended = subprocess.run(load(add)._command, input=b"", capture_output=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
 
 

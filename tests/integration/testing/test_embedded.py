@@ -98,7 +98,7 @@ def test_embedded_farm_in_a_thread_works(gone):
 
     thread = threading.Thread(target=use)
     thread.start()
-    thread.join(60)
+    thread.join(240)
     assert len(pids) == 1
     gone(pids)
 
@@ -159,7 +159,7 @@ def test_farm_of_a_process_that_a_signal_ends_leaves_no_process(start, gone, num
     pids = json.loads(process.stdout.readline())
     below = [pid for parent in pids.values() for pid in _descendants(parent)]
     process.send_signal(number)
-    assert process.wait(60) == code
+    assert process.wait(240) == code
     gone([*pids.values(), *below])
 
 
@@ -174,7 +174,7 @@ def test_farm_under_ray_of_a_process_that_a_signal_ends_leaves_no_process(start,
     below = [pid for parent in pids.values() for pid in _descendants(parent)]
     assert any("raylet" in _command(pid) for pid in below)
     process.send_signal(number)
-    process.wait(90)
+    process.wait(240)
     gone([*pids.values(), *below])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from farm_tracker.server import TrackerServer, serve
+from farm_tracker.state.events import Tick
 from farm_tracker.state.model import Limits
 
 from farm.api.v1 import (
@@ -36,6 +37,7 @@ from farm.api.v1 import (
     tensor_pb2,
 )
 from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
+from farm.core.clock import SystemClock
 from farm.core.digest import Digest
 from farm.errors import FarmError, Fenced
 from farm.rpc import aio_channel, digest_to_proto, error_from_rpc
@@ -348,13 +350,32 @@ class Peer:
 grant_ended = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 
 
+class JumpingClock(SystemClock):
+    """The machine's clock and some seconds more."""
+
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        self.ahead_s = ahead_s
+
+    def now(self) -> float:
+        return super().now() + self.ahead_s
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead_s
+
+
 @dataclass
 class Farm:
     """A tracker and whoever connects to it."""
 
     server: TrackerServer
     client: Client
+    clock: JumpingClock
     running: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let so much time pass at once for the tracker."""
+        self.clock.ahead_s += seconds
+        await self.server.tracker.post(Tick())
 
     async def peer(self, agent_id: str, instance_id: str = "p1", **options: Any) -> Peer:
         """Connect an agent and wait until the tracker has answered."""
@@ -410,12 +431,13 @@ def make_peer() -> type[Peer]:
 
 @contextlib.asynccontextmanager
 async def farm_at(
-    folder: Path, address: str = "127.0.0.1:0", **options: Any
+    folder: Path, address: str = "127.0.0.1:0", *, ahead_s: float = 0.0, **options: Any
 ) -> AsyncIterator[Farm]:
     limits = replace(PATIENT, **options.pop("limits", {}))
-    server = await serve(folder, address, limits=limits, **options)
+    clock = JumpingClock(ahead_s)
+    server = await serve(folder, address, limits=limits, clock=clock, **options)
     channel = aio_channel(server.address)
-    farm = Farm(server, Client(channel))
+    farm = Farm(server, Client(channel), clock)
     try:
         yield farm
     finally:
@@ -442,7 +464,7 @@ def run_async() -> Callable[[Callable[[], Awaitable[None]]], None]:
 
     def run(body: Callable[[], Awaitable[None]]) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(250):
                 await body()
 
         asyncio.run(limited())

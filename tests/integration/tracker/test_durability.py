@@ -59,7 +59,7 @@ def test_tracker_killed_while_a_job_runs_adopts_it_and_loses_nothing(
                     await open_channel(address), device_ids=("dev0",), returns=True, perform=gate
                 )
                 running = await client.submit(client_key="a")
-                await asyncio.wait_for(gate.started.wait(), 10)
+                await asyncio.wait_for(gate.started.wait(), 60)
                 queued = await client.submit(client_key="b")
             if ends == "while the tracker is away":
                 gate.go.set()

@@ -281,16 +281,20 @@ def test_job_is_cancelled_while_it_waits_and_while_it_runs(start_farm, run_async
 
 def test_job_that_is_to_end_when_unwatched_does_and_a_watched_one_stays(start_farm, run_async):
     async def body() -> None:
-        async with start_farm(limits={"unwatched_s": 0.4}) as farm:
+        async with start_farm(limits={"unwatched_s": 30.0}) as farm:
             gate = Gate()
             await farm.peer("a", device_ids=("dev0",), perform=gate)
-            job_id = (await farm.client.submit(cancel_when_unwatched=True)).job_id
+            job_id = (await farm.client.submit(cancel_when_unwatched=True, limit_s=400.0)).job_id
             stream = farm.client.jobs.Wait(job_pb2.WaitRequest(job_id=job_id))
             assert (await stream.read()).job_id == job_id
-            await asyncio.sleep(0.8)
-            assert farm.server.tracker.state.run_jobs[job_id].is_open
+            await gate.started.wait()
+            await farm.pass_time(31.0)
+            job = farm.server.tracker.state.run_jobs[job_id]
+            assert (job.is_open, job.unwatched_until) == (True, None)
             stream.cancel()
-            await until(lambda: not farm.server.tracker.state.run_jobs[job_id].is_open, 3.0)
+            await until(lambda: farm.server.tracker.state.run_jobs[job_id].unwatched_until)
+            assert farm.server.tracker.state.run_jobs[job_id].is_open
+            await farm.pass_time(31.0)
             assert endings(await farm.client.job(job_id))[1] == "OUTCOME_CANCELLED"
 
     run_async(body)
@@ -454,7 +458,9 @@ def test_restart_keeps_jobs_results_events_and_usage(start_farm, run_async):
             assert state.note_number >= count
             device = state.devices["dev0"]
             assert (device.admin, device.admin_reason) == ("MAINTENANCE", "fan")
-            assert device.admin_until - farm.server.tracker.clock.now() == pytest.approx(600, abs=9)
+            assert device.admin_until - farm.server.tracker.clock.now() == pytest.approx(
+                600, abs=100
+            )
             await farm.peer("a", device_ids=("dev0",), perform=gate)
             gate.go.set()
             await farm.client.admin.SetAdmin(
@@ -476,7 +482,8 @@ def test_stop_ends_streams_that_wait_for_jobs_with_an_error(start_farm, run_asyn
             ]
             await streams[0].read()
             waits = [asyncio.ensure_future(it.read()) for it in streams]
-            await asyncio.sleep(0.1)
+            tracker = farm.server.tracker
+            await until(lambda: len(tracker._changed[job_id]) == 2 and tracker._followers)
             await farm.server.stop()
             for caught in await asyncio.gather(*waits, return_exceptions=True):
                 assert type(error_from_rpc(caught)) is InfrastructureError

@@ -138,10 +138,11 @@ def test_module_that_was_evicted_is_built_again(start_farm, run_async):
 
 
 def test_tracker_that_goes_on_keeps_database_and_memory_flat(start_farm, run_async, error_of):
-    retention = Retention(records_s=0.0, jobs_s=0.2)
+    retention = Retention(records_s=0.0, jobs_s=300.0)
 
     async def body() -> None:
-        async with start_farm(retention=retention, limits={"retain_s": 0.2}) as farm:
+        limits = {"retain_s": 300.0, "suspect_s": 1e6, "offline_s": 2e6}
+        async with start_farm(retention=retention, limits=limits) as farm:
             await farm.peer("a", device_ids=("dev0",), builds=("llvm/x86_64",))
             x86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"
             tracker, jobs = farm.server.tracker, []
@@ -153,6 +154,7 @@ def test_tracker_that_goes_on_keeps_database_and_memory_flat(start_farm, run_asy
             async with asyncio.timeout(60):
                 state = tracker.state
                 while state.run_jobs or state.leases or state.units or state.jobs:
+                    await farm.pass_time(301.0)
                     await asyncio.sleep(0.05)
             assert tracker._store.counts()["builds"] == 4
             assert await farm.server.housekeeper.once() > 0

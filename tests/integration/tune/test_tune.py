@@ -24,7 +24,7 @@ from farm.tune.measurer import FarmMeasurer
 
 CPU = "kind=cpu,emulator!=qemu-user"
 FARM = [sys.executable, "-c", "from farm.cli.main import main; main()"]
-WAIT_S = 120
+WAIT_S = 250
 KERNELS = """\
 from farm import ops, te
 

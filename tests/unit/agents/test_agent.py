@@ -22,7 +22,7 @@ def test_agent_build_that_is_unwanted_before_its_first_step_gives_its_slot_back(
         agent._apply(Desired((), (order,)))
         agent._apply(Desired((), ()))  # the task that builds has not run yet
         assert not agent.state.at_rest
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not agent.state.at_rest:
                 await asyncio.sleep(0)
         assert agent.state.builds == {}

@@ -28,7 +28,7 @@ def on_terminal(tmp_path):
                 stderr=slave,
                 cwd=tmp_path,
                 env=environment,
-                timeout=60,
+                timeout=180,
             )
             screen = os.read(master, 1 << 16).decode()  # it all fits the terminal's buffer
         finally:

@@ -27,7 +27,7 @@ def test_end_tasks_ends_a_task_that_loses_its_first_cancellation():
 
         tasks = [asyncio.create_task(stubborn()), asyncio.create_task(done())]
         await asyncio.sleep(0)
-        await asyncio.wait_for(end_tasks(tasks), 5)
+        await asyncio.wait_for(end_tasks(tasks), 60)
         assert [task.done() for task in tasks] == [True, True]
         assert lost == [1]
 

@@ -31,7 +31,7 @@ def tracked_files() -> list[Path]:
         pytest.skip("needs git and a clone: only git knows which files are tracked")
     # A clone of another owner is refused without the option; reading its list of files is harmless.
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=180)
     return [ROOT / name for name in run.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -84,7 +84,7 @@ def run_make(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     ).stdout
 
 

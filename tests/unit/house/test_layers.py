@@ -100,7 +100,7 @@ def lint(folder: Path, edges: tuple[str, ...]) -> subprocess.CompletedProcess[st
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
 
 

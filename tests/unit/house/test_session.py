@@ -49,8 +49,8 @@ def test_process_that_is_never_waited_for():
 def run_session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     """Run `source` as a test module under the project's conftest."""
     conftest = CONFTEST.read_text("utf-8")
-    assert "GRACE_S = 3.0" in conftest
-    (folder / "conftest.py").write_text(conftest.replace("GRACE_S = 3.0", "GRACE_S = 0.3"))
+    assert "GRACE_S = 30.0" in conftest
+    (folder / "conftest.py").write_text(conftest.replace("GRACE_S = 30.0", "GRACE_S = 0.3"))
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_case.py").write_text(source)
     return subprocess.run(
@@ -59,7 +59,7 @@ def run_session(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
 
 

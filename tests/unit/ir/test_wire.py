@@ -200,7 +200,7 @@ print(function_digest(te.function("f", [a, c])))
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=180,
         ).stdout
         for seed in ("1", "4242")
     ]

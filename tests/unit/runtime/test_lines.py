@@ -107,7 +107,7 @@ define void @wild(ptr %x) !dbg !4 {
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "wild.farm")],
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == -11

@@ -32,7 +32,7 @@ def test_commits_carry_out_in_order_after_the_write_and_share_transactions():
         log, go = [], threading.Event()
 
         def write(it):
-            assert go.wait(5)
+            assert go.wait(60)
             log.append(sorted(it.changes.agents))
 
         commits = Commits(write, lambda command: log.append(command.message))
@@ -92,7 +92,7 @@ def test_commits_after_a_defect_refuse_every_step_that_was_under_way(broken):
         waits = [commits.add(stored("a"), warn("0"))]
         await asyncio.sleep(0)  # the first is being stored
         waits += [commits.add(stored("b"), warn(text)) for text in ("1", "2", "3")]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             told = await asyncio.gather(*waits, return_exceptions=True)
         done = 0 if broken == "write" else 2
         assert told[:done] == [None] * done
@@ -122,7 +122,7 @@ def test_commits_after_a_defect_in_a_step_that_stores_nothing_take_no_more():
 def test_commits_that_fail_while_they_write_carry_nothing_more_out():
     async def body():
         log, go = [], threading.Event()
-        commits = Commits(lambda it: go.wait(5), log.append)
+        commits = Commits(lambda it: go.wait(60), log.append)
         wait = commits.add(stored("a"), warn("1"))
         await asyncio.sleep(0.05)
         commits.fail(RuntimeError("a defect elsewhere"))

@@ -27,13 +27,13 @@ def postgresql() -> Iterator[str]:
 
 def _served(folder: Path) -> Iterator[str]:
     as_user = _unprivileged(folder)
-    run: dict[str, Any] = {"check": True, "capture_output": True, "timeout": 60}
+    run: dict[str, Any] = {"check": True, "capture_output": True, "timeout": 180}
     data = folder / "data"
     subprocess.run([*as_user, "initdb", "-D", data, "-A", "trust", "-U", "farm"], **run)
     options = f"-c listen_addresses='' -c unix_socket_directories='{folder}'"
     log = folder / "log"
     start = [*as_user, "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start"]
-    subprocess.run(start, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    subprocess.run(start, check=True, stdout=subprocess.DEVNULL, timeout=180)
     try:
         yield f"postgresql+psycopg://farm@/postgres?host={folder}"
     finally:

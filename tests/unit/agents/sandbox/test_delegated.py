@@ -13,7 +13,7 @@ from farm_agents.sandbox.cgroups import Hierarchies
 from farm_agents.sandbox.limits import Limits
 
 NOBODY = 65534
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture
