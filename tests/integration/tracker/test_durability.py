@@ -12,6 +12,7 @@ import sys
 
 import grpc
 import pytest
+from tracker_ends.jobs import Gate
 
 from farm.api.v1 import job_pb2
 from farm.errors import StoreFull
@@ -28,19 +29,6 @@ def tracker_process(folder, listen="127.0.0.1:0"):
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-
-
-class Gate:
-    """A run that waits until it is let go."""
-
-    def __init__(self):
-        self.started = asyncio.Event()
-        self.go = asyncio.Event()
-
-    async def __call__(self, task):
-        self.started.set()
-        await self.go.wait()
-        return job_pb2.JobResult(target="t")
 
 
 @pytest.mark.parametrize("ends", ["while the tracker is away", "after it is back"])
