@@ -1,11 +1,13 @@
-"""Run all tests, in a few groups at the same time: most of them wait more than they compute.
+"""Run all tests, a few pytests at the same time: most tests wait more than they compute.
 
-Each group is a pytest of its own, with farms and checks for left-over processes of its own. What is in no group is in
-the last. Usage: ``python tests/parallel.py [ARGUMENTS OF PYTEST ..]``.
+The tests are cut into parts, each a pytest of its own with farms and checks for left-over processes of its own. Parts
+that take long come first; when one ends, the next begins. Usage:
+``python tests/parallel.py [ARGUMENTS OF PYTEST ..]``.
 """
 
 from __future__ import annotations
 
+import compileall
 import re
 import signal
 import subprocess
@@ -14,69 +16,114 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import IO
 
 TESTS = Path(__file__).parent
-FIRST_GROUPS = (
-    ("unit",),
-    ("fault", "simulation"),
-    ("integration/agents", "integration/cli", "integration/bench"),
+ROOT = TESTS.parent
+SOURCES = ("farm", "tracker", "agents")
+AT_ONCE = 4
+PARTS = (
+    ("integration/agents",),
+    (
+        "integration/client",
+        "integration/cli",
+        "integration/docs",
+        "integration/graph",
+        "integration/tune",
+    ),
+    ("unit/codegen", "unit/schedule", "unit/ops", "unit/te"),
+    ("fault",),
+    ("fault/hostile", "fault/test_agents_killed.py", "fault/test_tracker_killed.py"),
+    ("unit/graph", "unit/port", "unit/porting", "unit/tracker"),
+    (
+        "integration/agents/test_fleet.py",
+        "integration/demo",
+        "integration/port",
+        "integration/testing",
+    ),
+    ("integration/tracker",),
+    ("integration/bench", "simulation"),
+    ("integration",),
+    ("",),
 )
-PACKAGES = ("unit", "fault", "simulation", "golden")
+"""The beginnings of the names of each part's files; a file is in the part that says most of its name."""
 COUNTED = re.compile(r"(\d+) (passed|failed|error|errors|skipped|xfailed|xpassed)\b")
 NO_TESTS = 5
 
 
-def groups() -> list[tuple[str, ...]]:
-    """Return the folders of each group; together they hold every test."""
-    integration = {
-        f"integration/{each.name}" for each in (TESTS / "integration").iterdir() if each.is_dir()
-    }
-    every = {*PACKAGES, *integration}
-    named = {name for group in FIRST_GROUPS for name in group}
-    others = sorted(name for name in every - named if any((TESTS / name).rglob("test_*.py")))
-    return [*FIRST_GROUPS, tuple(others)]
+def parts() -> list[tuple[tuple[str, ...], list[str]]]:
+    """Return each part's name and files; together they hold every test."""
+    found: dict[tuple[str, ...], list[str]] = {part: [] for part in PARTS}
+    beginnings = [(begin, part) for part in PARTS for begin in part]
+    for path in sorted(TESTS.rglob("test_*.py")):
+        name = path.relative_to(TESTS).as_posix()
+        mine = [it for it in beginnings if f"{name}/".startswith(f"{it[0]}/" if it[0] else "")]
+        found[max(mine, key=lambda it: len(it[0]))[1]].append(name)
+    return [(part, files) for part, files in found.items() if files]
+
+
+class Running:
+    """One pytest under way."""
+
+    def __init__(self, part: tuple[str, ...], files: list[str], log: Path) -> None:
+        self.name = " ".join(part).strip() or "the rest"
+        self.log, self.began = log, time.monotonic()
+        paths = [str(TESTS / name) for name in files]
+        command = [sys.executable, "-m", "pytest", "--durations=5", *sys.argv[1:], *paths]
+        output: IO[bytes]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
+
+    def tell(self, counts: Counter[str]) -> bool:
+        """Print what it printed, now that it has ended, and count its tests; return whether all is well."""
+        text = self.log.read_text(errors="replace")
+        seconds = round(time.monotonic() - self.began)
+        print(f"\n===== {self.name}: {seconds} s =====\n{text}", flush=True)
+        summary = text.rstrip().rpartition("\n")[2]
+        if not COUNTED.search(summary):
+            print(f"this part ended with {self.process.returncode} and without a summary")
+            counts["error"] += 1
+        counts.update({kind.rstrip("s"): int(n) for n, kind in COUNTED.findall(summary)})
+        return self.process.returncode in (0, NO_TESTS)
+
+
+def run(folder: Path, counts: Counter[str]) -> bool:
+    """Run every part; return whether all is well."""
+    waiting, running, well = parts(), [], True
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                running.append(Running(*waiting.pop(0), folder / str(len(waiting))))
+            for each in [it for it in running if it.process.poll() is not None]:
+                running.remove(each)
+                well &= each.tell(counts)
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        for each in running:
+            each.process.send_signal(signal.SIGINT)
+        for each in running:
+            each.process.wait()
+        raise
+    return well
 
 
 def main() -> int:
-    """Run the groups, print what each printed once it has ended, and then the sum."""
-    began, counts, failed = time.monotonic(), Counter[str](), False
+    """Run the parts, print what each printed once it has ended, and then the sum."""
+    began, counts = time.monotonic(), Counter[str]()
+    for source in SOURCES:  # once, instead of in each of many processes that are started at once
+        compileall.compile_dir(ROOT / source, quiet=2)
     with tempfile.TemporaryDirectory() as folder:
-        running = {}
-        for number, group in enumerate(groups()):
-            log = Path(folder) / str(number)
-            paths = [str(TESTS / name) for name in group]
-            command = [sys.executable, "-m", "pytest", "--durations=5", *sys.argv[1:], *paths]
-            with log.open("wb") as output:
-                started = subprocess.Popen(
-                    command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
-                )
-            running[started] = (group, log)
         try:
-            while running:
-                for process in [each for each in running if each.poll() is not None]:
-                    group, log = running.pop(process)
-                    text = log.read_text(errors="replace")
-                    print(f"\n===== {' '.join(group)} =====\n{text}", flush=True)
-                    failed |= process.returncode not in (0, NO_TESTS)
-                    summary = text.rstrip().rpartition("\n")[2]
-                    if not COUNTED.search(summary):
-                        print(f"this group ended with {process.returncode} and without a summary")
-                        counts["error"] += 1
-                    counts.update(
-                        {kind.rstrip("s"): int(n) for n, kind in COUNTED.findall(summary)}
-                    )
-                time.sleep(0.2)
+            well = run(Path(folder), counts)
         except KeyboardInterrupt:
-            for process in running:
-                process.send_signal(signal.SIGINT)
-            for process in running:
-                process.wait()
             return 130
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
-    print(f"\nall groups: {minutes} min {seconds} s")
-    parts = [f"{counts['passed']} passed", f"{counts['failed'] + counts['error']} failed"]
-    print(", ".join([*parts, f"{counts['skipped']} skipped"]), flush=True)
-    return 1 if failed or not counts["passed"] else 0
+    print(f"\nall parts: {minutes} min {seconds} s")
+    sums = [f"{counts['passed']} passed", f"{counts['failed'] + counts['error']} failed"]
+    print(", ".join([*sums, f"{counts['skipped']} skipped"]), flush=True)
+    return 0 if well and counts["passed"] else 1
 
 
 if __name__ == "__main__":
