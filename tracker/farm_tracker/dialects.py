@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, event
-from sqlalchemy.dialects import postgresql, sqlite
 
 from farm.errors import InfrastructureError
 
@@ -51,14 +51,17 @@ def configure(engine: Engine) -> None:
 @functools.cache
 def upsert_of(table: Table, dialect: str) -> Insert:
     """Return the statement that inserts a row, or changes the one of the same key."""
-    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    # Only the one that is used is loaded: the other would be a tenth of what a tracker needs to start.
+    own = importlib.import_module(f"sqlalchemy.dialects.{dialect}")
+    statement = own.insert(table)
     keys = [column.name for column in table.primary_key.columns]
     changed = {
         column.name: statement.excluded[column.name]
         for column in table.columns
         if column.name not in keys
     }
-    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    found: Insert = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+    return found
 
 
 @contextlib.contextmanager
