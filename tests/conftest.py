@@ -30,9 +30,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The same examples each time, however slow the machine is; campaigns, and HYPOTHESIS_PROFILE=random, look for others.
 SLOW = [HealthCheck.too_slow]
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=SLOW)
-settings.register_profile("random", deadline=None, suppress_health_check=SLOW, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+every = settings(deadline=None, max_examples=50, suppress_health_check=SLOW)
+settings.register_profile("ci", every, derandomize=True)
+settings.register_profile("random", every, max_examples=100, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def _read(path: Path) -> bytes:

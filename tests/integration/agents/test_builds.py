@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
 from farm_agents.worker.small import small_function
 
 from farm.api.v1 import ir_pb2
@@ -74,23 +73,20 @@ def test_build_same_function_twice_gives_the_same_object(run_farm, build_task):
     run_farm(story, devices=(), builds=(FAMILY,), slots=2)
 
 
-@pytest.mark.parametrize(
-    ("function_bytes", "target", "code"),
-    [
-        (b"\xff", CPU, "INVALID_FUNCTION"),
-        (small_function(), "llvm -nonsense=1", "INVALID_TARGET"),
-        (small_function(), "elsewhere -config=one", "INFRASTRUCTURE"),
-        (small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
-    ],
-)
-def test_build_that_cannot_be_done_is_an_error_of_the_attempt(
-    run_farm, build_task, function_bytes, target, code
-):
+def test_build_that_cannot_be_done_is_an_error_of_the_attempt(run_farm, build_task):
+    wrong = {
+        "t1": (b"\xff", CPU, "INVALID_FUNCTION"),
+        "t2": (small_function(), "llvm -nonsense=1", "INVALID_TARGET"),
+        "t3": (small_function(), "elsewhere -config=one", "INFRASTRUCTURE"),
+        "t4": (small_function(), "llvm -mtriple=wasm32-wasi", "INFRASTRUCTURE"),
+    }
+
     async def story(tracker, spec):
-        task = build_task(tracker, "t1", function_bytes, target)
-        await tracker.want(builds=[task])
-        attempt = await tracker.until(lambda: finished(tracker, "t1"))
-        assert (attempt.WhichOneof("outcome"), attempt.error.code) == ("error", code)
+        tasks = [build_task(tracker, name, *it[:2]) for name, it in wrong.items()]
+        await tracker.want(builds=tasks)
+        for name, (_, _, code) in wrong.items():
+            attempt = await tracker.until(lambda name=name: finished(tracker, name))
+            assert (attempt.WhichOneof("outcome"), attempt.error.code) == ("error", code)
 
     run_farm(story, devices=(), builds=(FAMILY,))
 

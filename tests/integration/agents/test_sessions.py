@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -46,23 +47,18 @@ def test_session_load_and_call_gives_outputs_and_samples(run_farm, hostile):
     run_farm(story)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "facts"),
-    [
-        ("segfault", {"signal": "SIGSEGV"}),
-        ("trap", {"signal": "SIGILL"}),
-        ("leave", {"exit_code": "3"}),
-    ],
-)
-def test_session_kernel_that_dies_is_an_error_and_the_next_call_works(
-    run_farm, hostile, symbol, facts
-):
+def test_session_kernel_that_dies_is_an_error_and_the_next_call_works(run_farm, hostile):
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        error = (await client.call(symbol, number(1))).error
-        assert (error.code, dict(error.details)) == ("KERNEL_CRASHED", facts)
-        assert value_of(await client.call("increment", number(1))) == 2
+        for symbol, facts in (
+            ("segfault", {"signal": "SIGSEGV"}),
+            ("trap", {"signal": "SIGILL"}),
+            ("leave", {"exit_code": "3"}),
+        ):
+            error = (await client.call(symbol, number(1))).error
+            assert (error.code, dict(error.details)) == ("KERNEL_CRASHED", facts)
+            assert value_of(await client.call("increment", number(1))) == 2
 
     run_farm(story)
 
@@ -83,21 +79,19 @@ def test_artifact_that_came_with_the_request_needs_no_store_also_after_a_crash(r
     run_farm(story)
 
 
-@pytest.mark.parametrize("size_bytes", [5, MAX_INLINE_ARTIFACT_BYTES + 1])
 def test_artifact_that_is_not_what_the_request_says_is_refused_and_the_session_goes_on(
-    run_farm, hostile, size_bytes
+    run_farm, hostile
 ):
-    named = hostile.to_bytes() if size_bytes == 5 else bytes(size_bytes)
-    load = session_pb2.LoadRequest(
-        artifact=digest_to_proto(digest_of(named)), inline=bytes(size_bytes)
-    )
+    large = bytes(MAX_INLINE_ARTIFACT_BYTES + 1)
 
     async def story(tracker, spec):
         client = await tracker.lease(1)
-        await client.send(load=load)
-        error = (await client.receive()).error
-        assert error.code == "INVALID_INPUT"
-        assert f"inline artifact of {size_bytes} bytes" in error.message
+        for named, inline in ((hostile.to_bytes(), bytes(5)), (large, large)):
+            artifact = digest_to_proto(digest_of(named))
+            await client.send(load=session_pb2.LoadRequest(artifact=artifact, inline=inline))
+            error = (await client.receive()).error
+            assert error.code == "INVALID_INPUT"
+            assert f"inline artifact of {len(inline)} bytes" in error.message
         assert (await client.load(hostile)).loaded.module_id == 1
 
     run_farm(story)
@@ -210,6 +204,7 @@ def test_lease_with_an_epoch_that_is_over_is_refused(run_farm, hostile):
             await tracker.hears(3)
             assert tracker.device().use == device_pb2.USE_IDLE
         await tracker.lease(6)
+        await tracker.until(lambda: len(tracker.opened) > 1)
         assert tracker.opened == [("lease-5", 5), ("lease-6", 6)]
 
     run_farm(story)
@@ -384,14 +379,12 @@ def sent(monkeypatch):
     return event
 
 
-@pytest.mark.parametrize("victim", ["worker", "zygote"])
-@pytest.mark.parametrize("sent_first", [True, False], ids=["sent before", "sent after"])
 def test_call_whose_worker_is_killed_before_it_begins_is_the_farm_s_fault(
-    run_farm, hostile, tree, sent, victim, sent_first
+    run_farm, hostile, tree, sent
 ):
     """Either the worker, stopped so that it reads nothing, dies with the request unread, or it dies unnoticed first."""
 
-    async def ask_in_vain(tracker, client, kind):
+    async def ask_in_vain(tracker, client, kind, victim, sent_first):
         (worker,), (zygote,) = tree.workers(), tree.zygotes()
         dies = worker if victim == "worker" else zygote
         os.kill(zygote, signal.SIGSTOP)  # so that nobody tells the agent
@@ -409,10 +402,10 @@ def test_call_whose_worker_is_killed_before_it_begins_is_the_farm_s_fault(
             os.kill(zygote, signal.SIGCONT)
         return await client.receive()
 
-    async def check(tracker, client, kind):
+    async def check(tracker, client, kind, victim, sent_first):
         right = await ask(client, kind)
         assert error_of(right, kind).code == ""
-        reply = await ask_in_vain(tracker, client, kind)
+        reply = await ask_in_vain(tracker, client, kind, victim, sent_first)
         # The agent may see the end of a zygote before the request comes, and replace all of it at once.
         if sent_first or victim == "worker" or error_of(reply, kind).code:
             error = error_of(reply, kind)
@@ -430,8 +423,8 @@ def test_call_whose_worker_is_killed_before_it_begins_is_the_farm_s_fault(
     async def story(tracker, spec):
         client = await tracker.lease(1)
         await client.load(hostile)
-        for kind in REQUESTS:
-            await check(tracker, client, kind)
+        for order in itertools.product(REQUESTS, ("worker", "zygote"), (True, False)):
+            await check(tracker, client, *order)
 
     run_farm(story)
 

@@ -55,7 +55,7 @@ def arrays_of(made, values, seed=0):
     return [rng.choice(values(p.buffer.dtype), p.buffer.shape) for p in made.params]
 
 
-CASES = [(dtype, 37) for dtype in TYPES] + [("int8", 5), ("float64", 300), ("bool", 300)]
+CASES = [(dtype, 37) for dtype in TYPES] + [("int8", 5), ("float64", 130), ("bool", 130)]
 
 
 def accesses(extent, table):

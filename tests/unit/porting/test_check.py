@@ -67,8 +67,10 @@ def test_start_of_a_new_accelerator_keeps_its_contract(start):
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_fault_is_found(start, name):
+def test_planted_fault_is_found(start, name, monkeypatch):
     fault = PLANTED[name]
+    if fault.check not in ("reload", "fallback"):  # these need a build and two processes
+        monkeypatch.setattr("farm.porting.check.check_installed", lambda *_: ())
     report = check_accelerator(start(*fault.changes), (*LAYERS, TURNED), own_only=True)
     assert [
         it

@@ -63,7 +63,7 @@ class Measured:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tiles_without_hints_are_nearly_as_fast_as_the_best_of_many(shape, relu, config):
     measured = Measured(shape, config, relu)
-    others = [measured.cycles(each) for each in measured.drawn(12)]
+    others = [measured.cycles(each) for each in measured.drawn(6)]
     best = min(each for each in others if each is not None)
     assert measured.cycles({}) <= 1.2 * best
 
