@@ -136,13 +136,18 @@ class Peer:
         for device_id, (use, epoch) in self.uses.items():
             grant = grants.get(device_id)
             if use != device_pb2.USE_IDLE and (grant is None or grant.epoch != epoch):
-                self.uses[device_id] = (device_pb2.USE_IDLE, 0)
+                self.uses[device_id] = (device_pb2.USE_IDLE, epoch)
                 self._changed.set()
             if grant is not None and grant.epoch != epoch and self.prepares:
                 self.uses[device_id] = (device_pb2.USE_LEASED, grant.epoch)
                 self._start(grant.lease_id, self._serve(grant))
                 self._changed.set()
         self.grants = grants
+        for it in desired.ended:
+            use, epoch = self.uses.get(it.device_id, (device_pb2.USE_IDLE, 0))
+            if use == device_pb2.USE_IDLE and epoch < it.epoch:
+                self.uses[it.device_id] = (use, it.epoch)
+                self._changed.set()
 
     def _want_runs(self, desired: agent_pb2.DesiredState) -> None:
         wanted = {task.attempt_id for task in desired.runs}

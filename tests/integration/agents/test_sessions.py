@@ -184,7 +184,7 @@ def test_lease_ends_by_the_agents_own_clock(run_farm, hostile, tree):
         data = hostile.to_bytes()
         load = session_pb2.LoadRequest(artifact=digest_to_proto(digest_of(data)), inline=data)
         await tracker.client("lease-1").send(load=load)  # there may be no time left for an answer
-        await tracker.device_is("IDLE", 0)  # nobody withdrew it
+        await tracker.device_is("IDLE", 1)  # nobody withdrew it
         assert tree.workers() == []
 
     run_farm(story)

@@ -77,7 +77,7 @@ def test_lease_that_expires_fences_client_and_agent(start_farm, run_async):
                 await Attached(farm, lease).open()
             assert isinstance(refusal(caught), Fenced)
             await settled(farm, "dev0", "IDLE")
-            assert peer.uses == {"dev0": (device_pb2.USE_IDLE, 0)}
+            assert peer.uses == {"dev0": (device_pb2.USE_IDLE, lease.epoch)}
             assert (await farm.client.acquire()).epoch == lease.epoch + 1
 
     run_async(body)

@@ -139,7 +139,7 @@ def test_run_that_is_cancelled_frees_the_device(start_farm, run_async):
             assert (await call.read()).WhichOneof("event") == "leased"
             call.cancel()
             await settled(farm, "dev0", "IDLE")
-            assert peer.uses == {"dev0": (device_pb2.USE_IDLE, 0)}
+            assert peer.uses == {"dev0": (device_pb2.USE_IDLE, 1)}
 
     run_async(body)
 
