@@ -193,6 +193,7 @@ def test_lease_ends_by_the_agents_own_clock(run_farm, hostile, tree):
 def test_lease_with_an_epoch_that_is_over_is_refused(run_farm, hostile):
     async def story(tracker, spec):
         await tracker.lease(5)
+        await tracker.until(lambda: tracker.opened)
         await tracker.want(leases=[])
         await tracker.device_is("IDLE", 5)
         device_id = tracker.device().description.device_id
