@@ -51,13 +51,18 @@ def follow(
     InfrastructureError
         The tracker ended the stream without a result.
     """
+    is_told = False
     for event in events:
         if event.HasField("result"):
             outcomes = [_outcome(plan, item) for item in event.result.items]
+            if progress is not None and not is_told:  # all of it was cached
+                for outcome in outcomes:
+                    progress(outcome)
             failed = failure(outcomes)
             if failed:
                 raise failed
             return Artifact.from_bytes(store.get(digest_from_proto(event.result.artifact)))
+        is_told = True
         if progress is not None:
             progress(_outcome(plan, event.item))
     raise InfrastructureError("build: the tracker ended without a result; build again")

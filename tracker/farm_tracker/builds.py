@@ -37,7 +37,7 @@ from farm_tracker.state.state import Draft
 from farm_tracker.state.work import Failure, JobState, UnitId, UnitState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from farm.artifact.module import Kind
     from farm.core.digest import Digest
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MISSING_SHOWN = 5
+MAX_NAMES = 10_000
+"""Functions whose names are remembered."""
 
 
 @unique
@@ -123,6 +125,7 @@ class Builds:
         self._tracker = tracker
         self._blobs = blobs
         self._open: set[_Build] = set()
+        self._names: dict[Digest, tuple[str, bool]] = {}
 
     def needed(self) -> set[Digest]:
         """Return the blobs of the builds under way: functions, and the modules that they have so far."""
@@ -146,19 +149,21 @@ class Builds:
         InfrastructureError
             The modules could not be merged, since the store lost one.
         """
-        symbols = await asyncio.to_thread(self._check_functions, request.items)
+        cached = await self._cached(request.items)
+        symbols = await asyncio.to_thread(self._check_functions, request.items, cached)
         build = _Build(request, symbols)
         self._open.add(build)
         try:
-            async with contextlib.aclosing(self._go_on(build)) as events:
+            async with contextlib.aclosing(self._go_on(build, cached)) as events:
                 async for event in events:
                     yield event
         finally:
             self._open.discard(build)
 
-    async def _go_on(self, build: _Build) -> AsyncGenerator[ItemNews | BuildResult, None]:
+    async def _go_on(
+        self, build: _Build, cached: Mapping[UnitSpec, CacheEntry]
+    ) -> AsyncGenerator[ItemNews | BuildResult, None]:
         request = build.request
-        cached = await self._cached(request.items)
         for index, spec in enumerate(request.items):
             entry = cached.get(spec)
             build.indices[spec] = index
@@ -170,12 +175,12 @@ class Builds:
             Draft(self._tracker.state, self._tracker.clock.now()),
             {spec.family for spec in request.items if spec not in cached},
         )
-        for news in build.news:
-            yield news
         wanted = [spec for spec in request.items if spec not in cached]
-        if not wanted:
+        if not wanted:  # the result says it of every item
             yield BuildResult(await self._merge(build), tuple(build.news))
             return
+        for news in build.news:
+            yield news
         async with contextlib.aclosing(self._compile(build, wanted)) as events:
             async for event in events:
                 yield event
@@ -228,34 +233,41 @@ class Builds:
             job_id, request.request_key, request.target_host, units, request.keep_going
         )
 
-    def _check_functions(self, items: Sequence[UnitSpec]) -> list[str]:
-        """Return the linker symbol of each item's function."""
-        missing = self._blobs.missing(item.function for item in items)
+    def _check_functions(
+        self, items: Sequence[UnitSpec], cached: Mapping[UnitSpec, CacheEntry]
+    ) -> list[str]:
+        """Return the linker symbol of each item's function. Blocking."""
+        wanted = dict.fromkeys(item.function for item in items)
+        missing = self._blobs.missing(wanted)
         if missing:
             shown = ", ".join(map(str, missing[:MISSING_SHOWN]))
             raise NotFound(
                 f"build: {len(missing)} functions are not in the store ({shown}); send them first"
             )
-        known: dict[Digest, ir_pb2.Function] = {}
-        return [self._symbol(item, known) for item in items]
+        return [self._symbol(item, is_cached=item in cached) for item in items]
 
-    def _symbol(self, item: UnitSpec, known: dict[Digest, ir_pb2.Function]) -> str:
-        if item.function not in known:
+    def _symbol(self, item: UnitSpec, *, is_cached: bool) -> str:
+        name, is_private = self._named(item, is_cached=is_cached)
+        if name != item.symbol:
+            raise InvalidFunction(
+                f"function {item.symbol}: its blob holds {name[:80]!r}; name it so"
+            )
+        return abi.private_symbol(name, item.target_id) if is_private else name
+
+    def _named(self, item: UnitSpec, *, is_cached: bool) -> tuple[str, bool]:
+        """Return a function's name and whether it is private; one that will be compiled is read, to see it whole."""
+        found = self._names.get(item.function) if is_cached else None
+        if found is None:
             try:
-                data = self._blobs.get(item.function)
-                known[item.function] = ir_pb2.Function.FromString(data)
+                function = ir_pb2.Function.FromString(self._blobs.get(item.function))
             except DecodeError as error:
                 raise InvalidFunction(
                     f"function {item.symbol}: its blob is not a function ({error}); send one"
                 ) from error
-        function = known[item.function]
-        if function.name != item.symbol:
-            raise InvalidFunction(
-                f"function {item.symbol}: its blob holds {function.name[:80]!r}; name it so"
-            )
-        if function.private:
-            return abi.private_symbol(function.name, item.target_id)
-        return function.name
+            if len(self._names) >= MAX_NAMES:
+                self._names.clear()
+            found = self._names[item.function] = (function.name, function.private)
+        return found
 
     async def _cached(self, items: Sequence[UnitSpec]) -> dict[UnitSpec, CacheEntry]:
         """Return what need not be compiled: built by what the farm would build it with now, and complete."""

@@ -8,6 +8,7 @@ Invariant: a `BuildRequest` that exists has unique items with canonical targets.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -76,6 +77,7 @@ def item(kind: ItemKind, target: str, symbol: str, function: Digest) -> UnitSpec
     return UnitSpec(kind, target, parsed.id, parsed.family, symbol, function)
 
 
+@functools.lru_cache(maxsize=256)
 def canonical(text: str) -> Target:
     """Return the target of a canonical text; raises InvalidTarget for another form.
 

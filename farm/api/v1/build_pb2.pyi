@@ -141,6 +141,8 @@ Global___BuildRequest: _TypeAlias = BuildRequest  # noqa: Y015
 
 @_typing.final
 class BuildEvent(_message.Message):
+    """What happens to the items, then the result; the result alone if all of them were cached."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ITEM_FIELD_NUMBER: _builtins.int
