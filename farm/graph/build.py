@@ -13,7 +13,7 @@ from typing import Protocol
 
 from farm.artifact import Artifact
 from farm.building import Request, Tuned, build
-from farm.errors import BuildFailed
+from farm.errors import BuildFailed, error_class
 from farm.graph.backend import Backend, Options
 from farm.graph.graph import Graph
 from farm.graph.guard import DEFAULT_LIMIT_S
@@ -113,10 +113,15 @@ def build_graph(
 
 
 def _failed(parts: Partition, error: BuildFailed) -> dict[str, str]:
-    """Return the regions of backends that did not build, each with the reason."""
+    """Return the regions of backends that do not build, each with the reason.
+
+    What failed for want of a builder, or of its disk, may build next time: to move it would make the partition a
+    matter of luck.
+    """
     found: dict[str, str] = {}
+    keys = [key for key, code in error.details.items() if not error_class(code).retryable]
     for placed in parts.regions:
-        if placed.code is not None and any(_names(placed, key) for key in error.details):
+        if placed.code is not None and any(_names(placed, key) for key in keys):
             name = placed.region.name
             lines = [line.strip() for line in error.message.splitlines() if name in line]
             why = " ".join(lines) or "its build failed"

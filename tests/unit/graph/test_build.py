@@ -228,6 +228,14 @@ def test_region_that_does_not_build_goes_back_to_the_cpu_unless_strict() -> None
         build_graph(scaling(), [backend], strict=True)
 
 
+def test_region_that_the_farm_failed_to_build_stays_where_it_is() -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise BuildFailed("build: 1 failed", **{"llvm -mcpu=x/s_vendor_0": "INFRASTRUCTURE"})
+
+    with pytest.raises(BuildFailed, match="1 failed"):
+        build_graph(scaling(), [InC("vendor", frozenset("ma"))], builder=fails)
+
+
 def test_failure_of_what_no_backend_made_is_an_error() -> None:
     def failing(request: Any, *arguments: Any, **options: Any) -> Any:
         raise BuildFailed("build: 1 failed", **{"llvm/else": "UNSUPPORTED_FUNCTION"})
