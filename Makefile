@@ -17,6 +17,7 @@ DEMO_ARGS ?=
 SEEDS ?= 1000
 TRIPLES ?= 20000
 PROGRAMS ?= 100000
+LAYERS ?= 300
 
 # The caller's Python settings must not reach into .venv.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -26,7 +27,7 @@ ifeq ($(shell [ -f .venv/root ] && [ "$$(cat .venv/root)" != "$$(pwd -P)" ] && e
 .PHONY: .venv/stamp
 endif
 
-.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fault fuzz-compiler bench clean
+.PHONY: help setup demo test check fmt format-check lint type layers stubs proto-lint proto simulate fuzz-ea fuzz-ea-layers fault fuzz-compiler bench clean
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
@@ -109,6 +110,9 @@ fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRA
 
 fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
 	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
+
+fuzz-ea-layers: setup  ## Hold the accelerator's code for LAYERS random layers of each kind against plain arithmetic
+	@EA_LAYERS=$(LAYERS) .venv/bin/pytest -q tests/unit/codegen/ea/test_windows.py
 
 fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, in wasmtime and on OpenCL
 	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)

@@ -16,7 +16,7 @@ from farm.ea.config import MachineConfig
 from farm.ea.encoding import encode_program
 from farm.ea.isa import ISA_VERSION, MAX_ARGS
 from farm.ea.verify import verify
-from farm.errors import UnsupportedFunction
+from farm.errors import InvalidProgram, UnsupportedFunction
 from farm.ir import Function
 from farm.target import Target
 
@@ -38,7 +38,12 @@ def compile_program(function: Function, config: MachineConfig) -> bytes:
     layer = lift(function)
     epilogue = compile_epilogue(layer)
     tiling = choose_tiling(layer, epilogue, config, layer.hints)
-    program = schedule(layer, epilogue, tiling, config)
+    try:
+        program = schedule(layer, epilogue, tiling, config)
+    except InvalidProgram as error:  # too many instructions
+        raise UnsupportedFunction(
+            f"function {function.name} on ea: {error.message}; use larger tiles, split it, or place it on the CPU"
+        ) from None
     findings = verify(program, max_findings=1)
     if (
         findings

@@ -7,14 +7,20 @@ Invariant: every choice fits the machine.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from farm.codegen.ea.epilogue import compile_epilogue
-from farm.codegen.ea.lift import lift
+from farm.codegen.ea.lift import Layer, lift
 from farm.codegen.ea.shape import MAX_BUFFERS, MAX_HEIGHT, MAX_ROWS, room_of, sizes
 from farm.codegen.ea.tiling import choose_tiling
-from farm.ea.config import find_config
+from farm.ea.config import MachineConfig, find_config
 from farm.ir import Function
 from farm.ops.schedules.knobs import Knobs, values
 from farm.target import Target
+
+MAX_STEPS = 20_000
+"""Products, or steps of a pool, of one program; the tiles that are chosen without hints may take more."""
 
 
 def hint_knobs(function: Function, target: Target) -> Knobs:
@@ -70,4 +76,25 @@ def hint_knobs(function: Function, target: Target) -> Knobs:
         else:
             operands = f"buffers * blocks * {patch}"
         constraints.append(f"{operands} <= {config.spad_rows}")
+    constraints.append(_short(layer, found, default, config))
     return Knobs(found, tuple(constraints), default)
+
+
+def _short(
+    layer: Layer, found: Mapping[str, object], default: Mapping[str, int], config: MachineConfig
+) -> str:
+    """Return the constraint that leaves out tiny tiles, whose programs would be too long to be any good."""
+    window, product = layer.window, layer.product
+    extents = {
+        "lines": window.down.out,
+        "rows": window.right.out,
+        "blocks": config.blocks(layer.group_columns),
+        "depth_blocks": 0 if product is None else config.blocks(product.depth),
+    }
+    known = {name: extent for name, extent in extents.items() if name in found}
+    lines = "lines" if "lines" in found else "1"
+    whole = window.images * config.blocks(layer.columns) // config.blocks(layer.group_columns)
+    tiles = " * ".join([str(whole), *(f"-(-{size} // {name})" for name, size in known.items())])
+    usual = whole * math.prod(-(-size // default[name]) for name, size in known.items())
+    longest = max(MAX_STEPS, 2 * usual * window.taps * default.get("lines", 1))
+    return f"{tiles} * {window.taps} * {lines} <= {longest}"

@@ -26,6 +26,7 @@ from farm.codegen.ea.lift import Layer
 from farm.codegen.ea.predict import Predictor
 from farm.codegen.ea.shape import MAX_BUFFERS, MAX_ROWS, Room, Shape, room_of, sizes
 from farm.ea.config import MachineConfig
+from farm.ea.program import MAX_INSTRUCTIONS
 from farm.errors import UnsupportedFunction
 
 
@@ -71,6 +72,7 @@ def choose_tiling(
     shape = _fastest(layer, epilogue, room, wanted)
     if shape is None:
         raise UnsupportedFunction(_why_none_fits(layer, room, wanted))
+    _check_length(layer, room, shape)
     height = shape.height(shape.lines, shape.rows, room.window)
     plane = height * shape.blocks
     scratch = plane * shape.outputs * (1 + room.inputs)
@@ -98,6 +100,21 @@ def choose_tiling(
         vectors_of_block=room.vectors,
         tables=vectors + room.vectors * shape.blocks,
     )
+
+
+def _check_length(layer: Layer, room: Room, shape: Shape) -> None:
+    """Refuse tiles whose program would have too many instructions, before they are made."""
+    window = room.window
+    steps = 1 if layer.product is None else -(-layer.product.depth // room.config.dim)
+    steps = -(-steps // max(1, shape.depth_blocks)) * window.taps
+    columns = -(-layer.columns // (shape.blocks * room.config.dim))
+    pixels = -(-window.down.out // shape.lines) * -(-window.right.out // shape.rows)
+    least = window.images * pixels * columns * steps
+    if least > MAX_INSTRUCTIONS:
+        raise UnsupportedFunction(
+            f"function {layer.function.name} on ea: its program would have more than {least} instructions, and may "
+            f"have {MAX_INSTRUCTIONS}; use larger tiles, split it, or place it on the CPU"
+        )
 
 
 def _fastest(

@@ -249,3 +249,21 @@ def test_accelerator_template_of_a_function_without_a_product_has_no_depth() -> 
     knobs = hint_knobs(function, Target.parse("ea"))
     assert set(knobs.values) == {"rows", "blocks", "outputs", "rows_outside"}
     assert Space(dict(knobs.values), list(knobs.constraints)).contains(dict(knobs.default))
+
+
+def test_space_of_the_accelerator_leaves_out_programs_that_are_too_long() -> None:
+    function = dense(3136, 576, 64)
+    space = template_for(function, "ea").space
+    tiny = {"rows": 1, "blocks": 1, "depth_blocks": 1, "buffers": 2, "outputs": 2}
+    assert not space.contains({**tiny, "rows_outside": 0})
+    assert space.contains({**tiny, "rows": 64, "depth_blocks": 4, "rows_outside": 0})
+
+
+def test_hints_whose_program_would_be_too_long_are_refused() -> None:
+    from farm.schedule import Schedule
+
+    sch = Schedule(dense(40_000, 600, 64))
+    for key in ("ea.rows", "ea.blocks", "ea.depth_blocks"):
+        sch.annotate(sch.get_loops("y")[0], key, 1)
+    with pytest.raises(UnsupportedFunction, match=r"more than \d+ instructions.* use larger tiles"):
+        compile_function(serialise(sch.function), "device", Target.parse("ea -config=ea8"))
