@@ -121,6 +121,8 @@ child = os.fork()
 if not child:
     os.setsid()
     os.execvp("sleep", ["sleep", "600"])
+while os.getpgid(child) != child:  # else it would end with the group
+    time.sleep(0.001)
 answer({"child": child})
 os._exit(0)
 """
