@@ -112,7 +112,7 @@ fault: setup  ## Break whole farms of real processes at length, under Ray too (h
 	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
 
 fuzz-ea-layers: setup  ## Hold the accelerator's code for LAYERS random layers of each kind against plain arithmetic
-	@EA_LAYERS=$(LAYERS) .venv/bin/pytest -q tests/unit/codegen/ea/test_windows.py
+	@EA_LAYERS=$(LAYERS) .venv/bin/pytest -q --timeout=0 tests/unit/codegen/ea/test_windows.py
 
 fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, in wasmtime and on OpenCL
 	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)
