@@ -70,7 +70,7 @@ LAZY = f"""  %last_from = getelementptr float, ptr %x, i64 {COUNT - 1}
 leave:
   ret i32 0
 work:
-{loop(0, COUNT, repeats="20").replace("%start]", "%work]")}"""
+{loop(0, COUNT, repeats="200").replace("%start]", "%work]")}"""
 
 SELDOM = ONLY_ONCE.replace(
     "  %tired = icmp sgt i64 %calls, 4\n",
