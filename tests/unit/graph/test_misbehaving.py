@@ -266,7 +266,7 @@ def unwritten(region: Any) -> Function:
             lambda r: FunctionCode(other(r.name, "int8"), "llvm"),
             "its function takes (input int8[4]",
         ),
-        (lambda r: FunctionCode(lower(r.graph), "llvm", ("a",)), "constant: str cannot be held"),
+        (lambda r: FunctionCode(lower(r.graph), "llvm", ("a",)), "constant: str is no array"),
         (lambda r: FunctionCode(lower(r.graph), "llvm", 3), "its constants are no tuple"),
         (
             lambda r: FunctionCode(lower(r.graph), "llvm", ()),
