@@ -31,7 +31,7 @@ endif
 
 help:  ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | \
-	while IFS='|' read -r name text; do printf '  make %-14s%s\n' "$$name" "$$text"; done
+	while IFS='|' read -r name text; do printf '  make %-16s%s\n' "$$name" "$$text"; done
 
 setup: .venv/stamp .venv/qemu-tried  ## Create .venv with everything needed, and qemu-user if it can be had
 	@command -v qemu-aarch64 >/dev/null || \
@@ -108,11 +108,11 @@ simulate: setup  ## Live through SEEDS simulated farms with faults (SEED=1 TRACE
 fuzz-ea: setup  ## Hold the compiled accelerator against the plain one on PROGRAMS random programs, and as many damaged ones
 	@cd tests && ../.venv/bin/python -m fuzz.ea_programs --programs $(PROGRAMS)
 
-fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
-	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
-
 fuzz-ea-layers: setup  ## Hold the accelerator's code for LAYERS random layers of each kind against plain arithmetic
 	@EA_LAYERS=$(LAYERS) .venv/bin/pytest -q --timeout=0 tests/unit/codegen/ea/test_windows.py
+
+fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
+	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
 
 fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, in wasmtime and on OpenCL
 	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)

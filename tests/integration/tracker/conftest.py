@@ -61,7 +61,7 @@ class Farm:
         await self.server.tracker.post(Tick())
 
     async def peer(self, agent_id: str, instance_id: str = "p1", **options: Any) -> Peer:
-        """Connect an agent and wait until the tracker has answered."""
+        """Connect an agent; wait until the tracker has answered, and takes its idle devices for clean."""
         peer = Peer(self.client, agent_id, instance_id, **options)
         if peer.compile is None:
             peer.compile = compiler(self.client)
@@ -72,6 +72,13 @@ class Farm:
         peer.stop = stopper(task)  # type: ignore[attr-defined]
         async with asyncio.timeout(60):
             await peer.desired.wait()
+            devices = self.server.tracker.state.devices
+            while not all(
+                devices[it].use == "IDLE" or devices[it].lease_id is not None or it in peer.held
+                for it in peer.device_ids
+                if it in devices
+            ):
+                await asyncio.sleep(0.01)
         return peer
 
 
