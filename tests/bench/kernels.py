@@ -33,8 +33,9 @@ from farm.runtime.interface import Array
 from farm.runtime.local import local_capabilities
 from farm.runtime.native import NativeLoader
 
-SPIN_S = 0.06
-"""OpenBLAS's threads look for work for up to 2**26 ticks (its THREAD_TIMEOUT) before they sleep."""
+SPIN_S = 0.25
+"""OpenBLAS's threads look for work for 2**26 ticks (its THREAD_TIMEOUT) before they sleep: 67 ms or less, but one
+was still seen at it after 60 ms, on a core that ours should have had."""
 SAMPLES = 60
 ROWS, COLUMNS = 4096, 2048
 """Of softmax and layer norm: larger than the caches."""
