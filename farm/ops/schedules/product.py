@@ -16,7 +16,8 @@ from farm.ops.schedules.machine import Machine
 from farm.schedule import BlockRV, LoopRV, Schedule
 
 DEPTH = 512  # rows of a panel that stay in the first cache: 32 KiB of float32
-BLOCK = 28  # tiles of rows that stay in the second
+BLOCK = 7  # tiles of rows that stay in the second, with room for the next panels
+STRIP = 16  # rows of an operand that are packed at once: each panel gets lines that follow each other, from few pages
 MOST_ROWS = 14
 MOST_VECTORS = 4
 COPIED = 32  # elements of a copied row that are converted at once
@@ -169,9 +170,12 @@ def _panels(sch: Schedule, of: Product, columns: int, together: int) -> None:
         layout = f"(j // {columns}, k // {together}, j % {columns}, k % {together})"
     sch.transform_layout(packed, ("write", 0), f"lambda {given}: {layout}")
     _convert(sch, of, packed, together)
-    *_, before, last = sch.get_loops(packed)
+    panel, *_, before, last = sch.get_loops(packed)
     if together == 1:
         sch.vectorize(last)
+        if not of.transposed and of.depth % STRIP == 0:
+            strip, row = sch.split(before, [None, STRIP])
+            sch.reorder(strip, panel, row)
         return
     sch.reorder(last, before)
     sch.unroll(last)
