@@ -7,6 +7,7 @@ import llvmlite.binding as llvm
 from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
 from farm.target import Target
 
+TRIPLE = "x86_64-linux-gnu"
 TENSOR = "%T = type { ptr, i32, i32, i32, i8, i8, i16, ptr, ptr, i64 }\n"
 
 
@@ -93,17 +94,22 @@ BODIES = {
 
 
 def artifact():
-    """An artifact of hand-written kernels ``name(x: int32[1]) -> y: int32[1]`` for this machine."""
+    """An artifact of the kernels above."""
+    return artifact_of({name: function(name, 2, body) for name, body in BODIES.items()})
+
+
+def artifact_of(texts):
+    """An artifact of hand-written kernels ``name(x: int32[1]) -> y: int32[1]``: ``artifact_of({name: IR text})``."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
     params = (ParamSpec("x", "int32", (1,), "input"), ParamSpec("y", "int32", (1,), "output"))
-    target = Target.parse("llvm -mtriple=x86_64-linux-gnu")
-    machine = llvm.Target.from_triple("x86_64-linux-gnu").create_target_machine(reloc="pic", opt=1)
+    target = Target.parse(f"llvm -mtriple={TRIPLE}")
+    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(reloc="pic", opt=1)
     modules = []
-    for name, body in BODIES.items():
-        module = llvm.parse_assembly(function(name, 2, body))
-        module.triple = "x86_64-linux-gnu"
+    for name, text in texts.items():
+        module = llvm.parse_assembly(text)
+        module.triple = TRIPLE
         module.verify()
         modules.append(
             BuiltModule(

@@ -5,16 +5,12 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import llvmlite.binding as llvm
+import hostile_kernels
 import pytest
 
 import farm
-from farm.artifact import BuiltModule, ParamSpec, Signature, assemble
-from farm.target import Target
 from farm.testing import AgentPlan, EmbeddedFarm
 
-TRIPLE = "x86_64-linux-gnu"
-TARGET = f"llvm -mtriple={TRIPLE}"
 FAMILY = "llvm/x86_64"
 
 
@@ -46,32 +42,4 @@ def client(embedded):
 @pytest.fixture(scope="module")
 def make_artifact():
     """Make an artifact of kernels ``name(x: int32[1]) -> y: int32[1]``: ``make_artifact({name: IR text})``."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-    params = (ParamSpec("x", "int32", (1,), "input"), ParamSpec("y", "int32", (1,), "output"))
-    target = Target.parse(TARGET)
-    machine = llvm.Target.from_triple(TRIPLE).create_target_machine(reloc="pic", opt=1)
-
-    def make(texts):
-        modules = []
-        for name, text in texts.items():
-            module = llvm.parse_assembly(text)
-            module.triple = TRIPLE
-            module.verify()
-            modules.append(
-                BuiltModule(
-                    kind="device",
-                    symbol=name,
-                    target=str(target),
-                    format="elf-object",
-                    format_version=1,
-                    requires=target.requires,
-                    toolchain="test",
-                    signature=Signature(params),
-                    data=machine.emit_object(module),
-                )
-            )
-        return assemble(target, modules)
-
-    return make
+    return hostile_kernels.artifact_of

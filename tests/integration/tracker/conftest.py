@@ -60,6 +60,12 @@ class Farm:
         self.clock.ahead_s += seconds
         await self.server.tracker.post(Tick())
 
+    async def settled(self, device_id: str, use: str) -> None:
+        """Wait until the tracker shows a device in this use."""
+        async with asyncio.timeout(60):
+            while self.server.tracker.state.devices[device_id].use != use:
+                await asyncio.sleep(0.005)
+
     async def peer(self, agent_id: str, instance_id: str = "p1", **options: Any) -> Peer:
         """Connect an agent; wait until the tracker has answered, and takes its idle devices for clean."""
         peer = Peer(self.client, agent_id, instance_id, **options)

@@ -91,7 +91,7 @@ def test_blobs_that_builds_jobs_results_and_sessions_need_are_pinned(start_farm,
             stream = client.runs.Run(request)
             async with asyncio.timeout(60):
                 while loaded.sha256 not in blobs.pinned.now():
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)  # the run is short: a pause could miss it
             stream.cancel()
 
     X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=generic"

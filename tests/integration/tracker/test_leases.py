@@ -21,12 +21,6 @@ from farm.errors import (
 )
 
 
-async def settled(farm, device_id: str, use: str) -> None:
-    async with asyncio.timeout(60):
-        while farm.server.tracker.state.devices[device_id].use != use:
-            await asyncio.sleep(0.005)
-
-
 def test_lease_attach_call_and_release_reach_the_device(start_farm, run_async):
     async def body() -> None:
         async with start_farm() as farm:
@@ -51,7 +45,7 @@ def test_lease_attach_call_and_release_reach_the_device(start_farm, run_async):
             release = lease_pb2.ReleaseRequest(lease_id=lease.lease_id, epoch=lease.epoch)
             await farm.client.leases.Release(release)
             await farm.client.leases.Release(release)
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
             assert (await farm.client.acquire()).epoch == 2
 
     run_async(body)
@@ -76,7 +70,7 @@ def test_lease_that_expires_fences_client_and_agent(start_farm, run_async):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await Attached(farm, lease).open()
             assert isinstance(refusal(caught), Fenced)
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
             assert peer.uses == {"dev0": (device_pb2.USE_IDLE, lease.epoch)}
             assert (await farm.client.acquire()).epoch == lease.epoch + 1
 

@@ -17,12 +17,6 @@ from farm.errors import (
 from farm.rpc import digest_to_proto
 
 
-async def settled(farm, device_id: str, use: str) -> None:
-    async with asyncio.timeout(60):
-        while farm.server.tracker.state.devices[device_id].use != use:
-            await asyncio.sleep(0.005)
-
-
 def test_run_leases_calls_and_always_gives_the_device_back(start_farm, run_async):
     async def body() -> None:
         async with start_farm() as farm:
@@ -45,7 +39,7 @@ def test_run_leases_calls_and_always_gives_the_device_back(start_farm, run_async
                 "llvm",
             )
             assert (bad.error.code, list(bad.outputs)) == ("NOT_FOUND", [])
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
             assert farm.server.tracker.state.devices["dev0"].epoch == 2
 
     run_async(body)
@@ -97,7 +91,7 @@ def test_run_that_takes_longer_than_its_lease_ends_at_its_own_limit(
                     await asyncio.sleep(0.01)
             answered.set()
             assert (await call.read()).result.outputs[0].inline == b"\x08"
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
             (ended,) = await asyncio.gather(serving, return_exceptions=True)
             assert isinstance(ended, grpc.aio.AioRpcError)  # the lease was released
 
@@ -124,7 +118,7 @@ def test_run_whose_agent_never_answers_is_the_farms_fault(start_farm, run_async,
                 "INFRASTRUCTURE",
                 "run: agent agent did not answer within 1.2 s; run it again",
             )
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
 
     run_async(body)
 
@@ -138,7 +132,7 @@ def test_run_that_is_cancelled_frees_the_device(start_farm, run_async):
             call = farm.client.runs.Run(request)
             assert (await call.read()).WhichOneof("event") == "leased"
             call.cancel()
-            await settled(farm, "dev0", "IDLE")
+            await farm.settled("dev0", "IDLE")
             assert peer.uses == {"dev0": (device_pb2.USE_IDLE, 1)}
 
     run_async(body)
