@@ -8,13 +8,13 @@ Invariant: what a moved block reads is complete where it runs, and what it write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from farm.ir.affine import affine, constant
 from farm.ir.expr import Var
 from farm.ir.stmt import Block, For, LoopKind, Stmt
 from farm.schedule.block import Leaf
-from farm.schedule.dependence import Access, Order, accesses, can_meet
+from farm.schedule.dependence import Access, Order, accesses, can_meet, common_loops
 from farm.schedule.placement import loops_around, plain_iters, shared_guards
 from farm.schedule.primitive import Result, primitive, refuse
 from farm.schedule.regions import Span, box, covers, written_box
@@ -94,7 +94,9 @@ def compute_at(state: State, block: str, loop: str, preserve_unit_loops: bool = 
         tests=shared_guards([read.leaf for read in reads], fixed),
     )
     made = state.with_body(rewrite(state.body, leaf, []))
-    return _inserted(made, loop, placed, lambda x: name in x.buffers_read(), after=False), []
+    made = _inserted(made, loop, placed, lambda x: name in x.buffers_read(), after=False)
+    _check_stored(what, where, made, block)
+    return made, []
 
 
 def _check_sources(
@@ -115,6 +117,35 @@ def _check_sources(
                 where,
                 f"it reads {node.buffer.name}, which {node.name} stores after {leaf.name}'s old place or in that "
                 f"loop; move {leaf.name} before {node.name} is moved there",
+            )
+
+
+def _check_stored(
+    what: str, where: str, state: State, block: str, proved: Collection[str] = ()
+) -> None:
+    """Refuse if a moved block may load what the loops that it shares with a source have not stored.
+
+    A source that was moved before computes there what the block loaded then. The block's new loops may go further:
+    over iterations that a guard leaves out of each of its readers, but not of the block.
+    """
+    leaf, _ = state.leaf(block)
+    sources = (leaf.buffers_read() & set(state.inner)) - {leaf.buffer.name, *proved}
+    if not sources:
+        return
+    everything = accesses(state.leaves())
+    for name in sorted(sources):
+        stores = [a for a in everything if a.is_write and a.buffer == name]
+        loads = [a for a in everything if not a.is_write and a.buffer == name and a.leaf is leaf]
+        shared = max((common_loops(a, loads[0]) for a in stores), key=len)
+        fixed = [loop.var for loop in shared]
+        wanted = box(loads, fixed, state.inner[name].shape)
+        filled = [written_box(a, fixed) for a in stores]
+        if shared and not any(x and covers(x, wanted, state.inner[name].shape) for x in filled):
+            raise refuse(
+                what,
+                where,
+                f"there it may load elements of {name} that an iteration of {shared[-1].var.name} does not store; "
+                f"move it before {stores[0].leaf.name}, or choose factors that leave no tail",
             )
 
 
@@ -167,7 +198,9 @@ def reverse_compute_at(
             )
     placed = loops_around(state, leaf, wanted, unit=preserve_unit_loops, outer=[*at.loops, node])
     made = state.with_body(rewrite(state.body, leaf, []))
-    return _inserted(made, loop, placed, lambda x: x.buffer.name in sources, after=True), []
+    made = _inserted(made, loop, placed, lambda x: x.buffer.name in sources, after=True)
+    _check_stored(what, where, made, block, sources)
+    return made, []
 
 
 def _check_free(what: str, where: str, state: State, leaf: Leaf, place: Place, at: Place) -> None:

@@ -8,11 +8,11 @@ Invariant: a box holds every element that is touched; a box that counts as writt
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from farm.ir.affine import Affine, Digit, affine, constant
-from farm.ir.expr import Var
+from farm.ir.expr import Compare, CompareOp, Var
 from farm.ir.stmt import Block, For, Stmt
 from farm.schedule.block import Leaf
 from farm.schedule.dependence import Access, accesses
@@ -35,18 +35,34 @@ def box(found: Sequence[Access], fixed: Iterable[Var], shape: Sequence[int]) -> 
     still = set(fixed)
     spans = []
     for axis, size in enumerate(shape):
-        span = _union([_span(access.forms[axis], still) for access in found])
+        span = _union([_span(access, axis, still) for access in found])
         full = Span(constant(0), size)
         spans.append(full if span is None or span.extent >= size else span)
     return tuple(spans)
 
 
-def _span(form: Affine | None, fixed: set[Var]) -> Span | None:
+def _span(access: Access, axis: int, fixed: set[Var]) -> Span | None:
+    form = access.forms[axis]
     if form is None:
         return None
     base, moving = form.parts(fixed)
     reach = moving.interval()
-    return Span(base + constant(reach.low), reach.high - reach.low + 1)
+    most = min([reach.high, *_below(access, form, base)])
+    return Span(base + constant(reach.low), max(most - reach.low + 1, 1))
+
+
+def _below(access: Access, form: Affine, base: Affine) -> Iterator[int]:
+    """Yield what the moving part of an index stays at or below by the guards of its block."""
+    extents = {loop.var: loop.extent for loop in access.loops}
+    for guard in access.leaf.guards:
+        if not isinstance(guard, Compare) or guard.op is not CompareOp.LT:
+            continue
+        less, limit = affine(guard.a, extents), affine(guard.b, extents)
+        if less is None or limit is None:
+            continue
+        most = form - less + limit - base
+        if not most.terms:
+            yield most.constant - 1
 
 
 def _union(spans: Sequence[Span | None]) -> Span | None:

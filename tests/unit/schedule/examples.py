@@ -64,3 +64,12 @@ def names() -> dict[str, object]:
         "fill_desc": filling(LoopKind.SERIAL),
         "fill_impl": filling(LoopKind.VECTORIZED),
     }
+
+
+def chain() -> Function:
+    """Seven rows through three computations, each of which needs one more row of the one before."""
+    x = te.placeholder((9, 4), "int32", name="x")
+    h = te.compute((9, 4), lambda i, j: x[i, j] * 3, name="h")
+    y = te.compute((8, 4), lambda i, j: h[i, j] + h[i + 1, j], name="y")
+    z = te.compute((7, 4), lambda i, j: y[i, j] - y[i + 1, j], name="z")
+    return te.function("chain", [x, z])

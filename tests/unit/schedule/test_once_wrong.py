@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from fuzz.oracle import arguments
-from unit.schedule.examples import blur, scale_shift
+from unit.schedule.examples import blur, chain, scale_shift
 
 import farm.te as te
 from farm.errors import ScheduleError
@@ -80,6 +80,24 @@ def _padding_inside_its_producer(sch: Schedule) -> None:
     sch.reverse_compute_at("y", sch.get_loops("t")[0])
 
 
+def _wider_than_its_source(sch: Schedule) -> None:
+    """The second block of two rows has one more than the three of the tile that h was computed for."""
+    outer, inner = sch.split(sch.get_loops("z")[0], [None, 3])
+    sch.compute_at("y", outer)
+    sch.compute_at("h", outer)
+    inner, _ = sch.split(sch.get_loops("z")[1], [None, 2])
+    sch.compute_at("y", inner)
+
+
+def _as_wide_as_its_source(sch: Schedule) -> None:
+    """Where the blocks fill the tile, there is nothing to refuse."""
+    outer, _ = sch.split(sch.get_loops("z")[0], [None, 4])
+    sch.compute_at("y", outer)
+    sch.compute_at("h", outer)
+    inner, _ = sch.split(sch.get_loops("z")[1], [None, 2])
+    sch.compute_at("y", inner)
+
+
 CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None]] = [
     (blur, _copy_with_holes, "h is not provably all stored"),
     (blur, _copy_with_holes_moved, "h is not provably all stored"),
@@ -87,6 +105,12 @@ CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None
     (lambda: padded(1, 0), _padding_inside_its_producer, "would load t outside of its 5 elements"),
     (lambda: padded(0, 2), _padding_inside_its_producer, "would load t outside of its 5 elements"),
     (lambda: padded(0, 0), _padding_inside_its_producer, None),
+    (
+        chain,
+        _wider_than_its_source,
+        "may load elements of h that an iteration of .* does not store",
+    ),
+    (chain, _as_wide_as_its_source, None),
     (named_like_copies, _padding_of_equal_names, None),
     (scale_shift, _guard_of_the_reader, None),
     (scale_shift, _guard_of_an_outer_loop, None),
