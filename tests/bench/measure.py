@@ -4,17 +4,19 @@ Candidates are 512³ products of float32 with the default schedule, each a build
 clock starts, so that it is about measuring alone.
 
 Figures: ``measure_rate`` (1/s), ``measure_idle_gap`` (part of the time in which no candidate's process works for it),
-``measure_slow`` (time with one candidate that is 1,000 times slower, against without), ``measure_memory`` (MiB that the
-agent grew by over 200 candidates). Peer: the same candidates, each as a job of its own (`farm submit --repeat`).
+``measure_slow`` (time with one candidate that is 1,000 times slower, against without), ``measure_memory_agent``,
+``measure_memory_tracker`` and ``measure_memory_client`` (MiB that a process grew by over 2,000 candidates, after a
+quarter of that number). Peer: the same candidates, each as a job of its own (`farm submit --repeat`).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ import candidates
 SIZE = 512
 CPU = "kind=cpu"
 OPTIONS = Options()
-MEMORY_CANDIDATES = 200
+MEMORY_CANDIDATES = 2000
 
 
 def product(name: str) -> te.Function:
@@ -136,38 +138,35 @@ def slow(client: Client, count: int) -> None:
         )
 
 
-def memory(client: Client, pid: int, count: int) -> None:
-    """Measure many candidates and look at what the agent grew by."""
-    quick = [candidates.artifact("right", candidates.BODIES["right"])] * count
+def memory(client: Client, pids: Mapping[str, int], count: int) -> None:
+    """Measure many candidates and look at what the farm and this process grew by."""
+    artifact = candidates.artifact("right", candidates.BODIES["right"])
     workload = Workload(reference=candidates.twice())
     options = Options(samples=3, sample_s=0.0005, warm_up_s=0.01)
-    measure(client, quick[: count // 4], workload, options)
-    before = _memory_bytes(pid)
-    measure(client, quick, workload, options)
-    emit(
-        "measure_memory",
-        (_memory_bytes(pid) - before) / 2**20,
-        "MiB",
-        goal="<= 5",
-        samples=count,
-        lower_is_better=True,
-    )
+
+    def run(number: int) -> None:
+        given = (Candidate(str(n), artifact) for n in range(number))
+        for it in client.measure(given, workload=workload, selector=CPU, options=options):
+            assert it.status is Status.OK, it.error
+
+    processes = {**pids, "client": os.getpid()}
+    run(count // 4)
+    before = {name: _memory_bytes(pid) for name, pid in processes.items()}
+    run(count)
+    for name, pid in processes.items():
+        emit(
+            f"measure_memory_{name}",
+            (_memory_bytes(pid) - before[name]) / 2**20,
+            "MiB",
+            goal="<= 5",
+            samples=count,
+            lower_is_better=True,
+        )
 
 
 def _memory_bytes(pid: int) -> int:
     text = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(next(it for it in text.splitlines() if it.startswith("VmRSS")).split()[1])
-
-
-def _agent_pid() -> int:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"farm_agents" in words and b"measure-bench" in words:
-            return int(folder.name)
-    raise AssertionError("no agent of this bench runs")
 
 
 def main() -> None:
@@ -183,7 +182,8 @@ def main() -> None:
     ):
         rate(client, args.candidates)
         slow(client, args.candidates)
-        memory(client, _agent_pid(), args.memory)
+        pids = {name.partition("-")[0]: pid for name, pid in running.pids.items()}
+        memory(client, pids, args.memory)
 
 
 if __name__ == "__main__":
