@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from llvmlite import ir
 
 from farm.codegen.llvm.linear import LANE, Analysis, Linear
-from farm.codegen.llvm.types import I1, I32, vector
+from farm.codegen.llvm.types import I1, I32, undefined, vector, zeros
 from farm.codegen.llvm.unit import Unit
 from farm.ir.bounds import Facts, Interval, assume
 from farm.ir.expr import Expr, Var, walk
@@ -87,12 +87,20 @@ class Context:
         return value
 
     @contextlib.contextmanager
-    def region(self) -> Iterator[None]:
-        """Emit code that may not dominate what comes after; restore what is known at its end."""
+    def region(self, *, dominates: bool = False) -> Iterator[None]:
+        """Emit code, and restore what is known at its end.
+
+        Parameters
+        ----------
+        dominates
+            Whether what comes after runs only if this code ran, so that its values are there, too.
+        """
         facts, sure, mask = self.facts, self.sure, self.mask
         self._remembered.append({})
         yield
-        self._remembered.pop()
+        inner = self._remembered.pop()
+        if dominates:
+            self._remembered[-1].update(inner)
         self.facts, self.sure, self.mask = facts, sure, mask
 
     def varies(self, expr: Expr) -> bool:
@@ -131,10 +139,9 @@ class Context:
         kind = vector(value.type, self.lanes)
         if isinstance(value, ir.Constant):
             return ir.Constant(kind, [value] * self.lanes)
-        nothing = ir.Constant(kind, ir.Undefined)
+        nothing = undefined(kind)
         first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
-        everywhere = ir.Constant(vector(I32, self.lanes), 0)
-        return self.builder.shuffle_vector(first, nothing, everywhere)
+        return self.builder.shuffle_vector(first, nothing, zeros(vector(I32, self.lanes)))
 
     def alike(self, *values: ir.Value) -> list[ir.Value]:
         """Return values as vectors if one of them is one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from farm.codegen.llvm.types import I32, I64, element_of, lanes_of, shaped
+from farm.codegen.llvm.types import I32, I64, element_of, lanes_of, shaped, undefined
 from farm.codegen.llvm.unit import Software, Unit
 from farm.ir.bounds import Interval
 
@@ -119,7 +119,7 @@ class Division:
         """Divide in software, lane by lane."""
         if lanes_of(a) == 1:
             return self._call_scalar(a, b)
-        builder, result = self.builder, ir.Constant(a.type, ir.Undefined)
+        builder, result = self.builder, undefined(a.type)
         for lane in range(lanes_of(a)):
             index = ir.Constant(I32, lane)
             sides = (builder.extract_element(value, index) for value in (a, b))

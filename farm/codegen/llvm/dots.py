@@ -17,7 +17,7 @@ from farm.codegen.llvm.casts import emit_cast
 from farm.codegen.llvm.context import Context
 from farm.codegen.llvm.loops import MAX_UNROLLED_NODES, copies
 from farm.codegen.llvm.memory import Memory
-from farm.codegen.llvm.types import I8, I32, vector
+from farm.codegen.llvm.types import I8, I32, undefined, vector
 from farm.codegen.llvm.unit import Dots
 from farm.ir.dtype import DType
 from farm.ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, const, map_children, walk
@@ -188,7 +188,7 @@ def _interleaved(context: Context, side: Sequence[Expr], memory: Memory, narrow:
         emit_cast(context.unit, builder, memory.emit(each), each.dtype, narrow) for each in side
     ]
     if not any(isinstance(value.type, ir.VectorType) for value in values):
-        few = ir.Constant(vector(values[0].type, count), ir.Undefined)
+        few = undefined(vector(values[0].type, count))
         for index, value in enumerate(values):
             few = builder.insert_element(few, value, ir.Constant(I32, index))
         return _repeated(context, few)

@@ -134,7 +134,7 @@ class Loops:
             return
         outer = self.context.lanes
         self.context.lanes = lanes
-        with self.context.region():
+        with self.context.region(dominates=True):
             self.context.learn(LANE, Interval(0, lanes - 1))
             self._once(loop, start.plus(Linear(0, {LANE: 1})), known)
         self.context.lanes = outer

@@ -17,7 +17,7 @@ from llvmlite import ir
 from farm.codegen.llvm.context import LINE_BYTES, Context
 from farm.codegen.llvm.halves import narrow, widen
 from farm.codegen.llvm.linear import LANE, ZERO, Linear
-from farm.codegen.llvm.types import I32, I64, PTR, element, memory_type, vector
+from farm.codegen.llvm.types import I32, I64, PTR, element, memory_type, undefined, vector
 from farm.ir.bounds import Interval, interval
 from farm.ir.buffer import Buffer
 from farm.ir.dtype import DType
@@ -283,7 +283,7 @@ class Memory:
     def _picked(self, value: ir.Value, lanes: range) -> ir.Value:
         picks = [ir.Constant(I32, lane) for lane in lanes]
         mask = ir.Constant(vector(I32, len(picks)), picks)
-        nothing = ir.Constant(value.type, ir.Undefined)
+        nothing = undefined(value.type)
         return self.context.builder.shuffle_vector(value, nothing, mask)
 
     def _load_each(self, access: Access, kind: ir.Type) -> ir.Value:
@@ -293,7 +293,7 @@ class Memory:
         if access.guarded:
             offsets = self._offsets(access)
             offsets = builder.select(context.mask, offsets, ir.Constant(offsets.type, 0))
-        result = ir.Constant(vector(kind, context.lanes), ir.Undefined)
+        result = undefined(vector(kind, context.lanes))
         for lane in range(context.lanes):
             pointer = self._lane_pointer(access, offsets, lane, kind)
             value = self._get(pointer, kind, access)

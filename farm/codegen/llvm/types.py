@@ -10,6 +10,7 @@ Invariant: `DLTENSOR` is laid out as DLPack 1.0's C struct under each target's o
 from __future__ import annotations
 
 import enum
+import functools
 
 from llvmlite import ir
 
@@ -96,6 +97,25 @@ def intrinsic_suffix(kind: ir.Type) -> str:
         return f"v{kind.count}{kind.element.intrinsic_name}"
     name: str = "p0" if kind == PTR else kind.intrinsic_name
     return name
+
+
+class _Undefined(ir.Constant):
+    """A value that nothing uses, in one word; llvmlite itself writes one for each lane of a vector."""
+
+    def _get_reference(self) -> str:
+        return "undef"
+
+
+@functools.cache
+def undefined(kind: ir.Type) -> ir.Constant:
+    """Return a value of which nothing is used."""
+    return _Undefined(kind, ir.Undefined)
+
+
+@functools.cache
+def zeros(kind: ir.Type) -> ir.Constant:
+    """Return a constant of zeros."""
+    return ir.Constant(kind, 0)
 
 
 def field(builder: ir.IRBuilder, tensor: ir.Value, member: Field) -> ir.Value:
