@@ -62,7 +62,7 @@ def toolchain(target: Target) -> str:
         c_compiler = f", zig {importlib.metadata.version('ziglang')}"
     except importlib.metadata.PackageNotFoundError:
         c_compiler = ""
-    return f"farm-llvm 4, llvmlite {llvmlite.__version__}, LLVM {version}{c_compiler}"
+    return f"farm-llvm 5, llvmlite {llvmlite.__version__}, LLVM {version}{c_compiler}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,4 +62,4 @@ def test_symbol_of_private_function_is_mangled():
 
 
 def test_toolchain_names_the_version_of_llvm():
-    assert toolchain_of(HERE).startswith("farm-llvm 4, llvmlite ")
+    assert toolchain_of(HERE).startswith("farm-llvm 5, llvmlite ")
