@@ -8,13 +8,13 @@ Invariant: a box holds every element that is touched; a box that counts as writt
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.ir.affine import Affine, Digit, affine, constant
-from farm.ir.expr import Compare, CompareOp, Var
+from farm.ir.expr import Compare, CompareOp, Expr, Var
 from farm.ir.stmt import Block, For, Stmt
-from farm.schedule.block import Leaf
+from farm.schedule.block import Leaf, variables
 from farm.schedule.dependence import Access, accesses
 from farm.schedule.tree import Place, State
 
@@ -81,11 +81,14 @@ def _union(spans: Sequence[Span | None]) -> Span | None:
 
 
 def written_box(access: Access, fixed: Iterable[Var]) -> Box | None:
-    """Return the box that a store fills, but for what lies outside the buffer; None if that is not provable."""
-    leaf = access.leaf
-    if leaf.conditions or (leaf.guards and not _fills(leaf)):
+    """Return the box that a store fills, but for what lies outside the buffer; None if that is not provable.
+
+    Guards that speak of fixed variables alone are taken to hold: else nothing is stored.
+    """
+    leaf, still, used = access.leaf, set(fixed), set[Digit]()
+    tests = [guard for guard in leaf.guards if not still.issuperset(variables(guard))]
+    if leaf.conditions or (tests and not (_fills(leaf) and _keep_inside(access, tests))):
         return None
-    still, used = set(fixed), set[Digit]()
     spans = []
     for form in access.forms:
         if form is None:
@@ -96,6 +99,36 @@ def written_box(access: Access, fixed: Iterable[Var]) -> Box | None:
             return None
         spans.append(Span(base, reach))
     return tuple(spans) if _move_freely(used) else None
+
+
+def _keep_inside(access: Access, guards: Iterable[Expr]) -> bool:
+    """Tell whether guards leave out nothing but what some iterator of the block does not have."""
+    extents = {loop.var: loop.extent for loop in access.loops}
+    iters = [
+        (each, form)
+        for each, value in zip(access.leaf.iters, access.leaf.bindings, strict=True)
+        if (form := affine(value, extents)) is not None
+    ]
+    return all(
+        any(_outside(guard, form, each.extent, extents) for each, form in iters) for guard in guards
+    )
+
+
+def _outside(guard: Expr, form: Affine, extent: int, extents: Mapping[Var, int]) -> bool:
+    """Tell whether a form is not in ``[0, extent)`` wherever a guard fails."""
+    if not isinstance(guard, Compare) or guard.op not in (CompareOp.LT, CompareOp.GE):
+        return False
+    left, right = affine(guard.a, extents), affine(guard.b, extents)
+    if left is None or right is None or not (about := left - right).terms:
+        return False
+    digit, k = about.terms[0]
+    factor, rest = divmod(dict(form.terms).get(digit, 0), k)
+    if rest or factor <= 0:
+        return False
+    others = (form - about.scaled(factor)).interval()
+    if guard.op is CompareOp.LT:  # where it fails, `about` is 0 at least
+        return others.low >= extent
+    return others.high - factor < 0
 
 
 def _fills(leaf: Leaf) -> bool:

@@ -99,7 +99,7 @@ def intrinsic_suffix(kind: ir.Type) -> str:
     return name
 
 
-class _Undefined(ir.Constant):
+class _Undefined(ir.Constant):  # type: ignore[misc]  # llvmlite has no types
     """A value that nothing uses, in one word; llvmlite itself writes one for each lane of a vector."""
 
     def _get_reference(self) -> str:

@@ -98,6 +98,22 @@ def _as_wide_as_its_source(sch: Schedule) -> None:
     sch.compute_at("y", inner)
 
 
+def columns() -> Function:
+    """The sums of nine columns."""
+    x, q = te.placeholder((2, 9), "int32", name="x"), te.reduce_axis(2, "q")
+    return te.function("columns", [x, te.compute((9,), lambda j: te.sum(x[q, j], q), name="t")])
+
+
+def _copy_of_what_another_stores(sch: Schedule) -> None:
+    """Of six columns in the second tile the block has two; the next belongs to the tail."""
+    j, _, _ = sch.split(sch.get_loops("t")[0], [None, 2], tail="peel")
+    outer, inner = sch.split(j, [None, 3], tail="guard")
+    _, _, pair, q = sch.get_loops("t")
+    sch.reorder(outer, q, inner, pair)
+    sch.decompose_reduction("t", outer)
+    sch.cache_inplace("t", q)
+
+
 CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None]] = [
     (blur, _copy_with_holes, "h is not provably all stored"),
     (blur, _copy_with_holes_moved, "h is not provably all stored"),
@@ -111,6 +127,7 @@ CASES: list[tuple[Callable[[], Function], Callable[[Schedule], None], str | None
         "may load elements of h that an iteration of .* does not store",
     ),
     (chain, _as_wide_as_its_source, None),
+    (columns, _copy_of_what_another_stores, "which part of t an iteration updates is not provable"),
     (named_like_copies, _padding_of_equal_names, None),
     (scale_shift, _guard_of_the_reader, None),
     (scale_shift, _guard_of_an_outer_loop, None),
