@@ -71,11 +71,11 @@ def list_(database: Path, output: Output) -> None:
 @click.option("--workload", help="Only of this workload's id or function's name.")
 @output_option
 def best(database: Path, workload: str | None, output: Output) -> None:
-    """Show the last decision for each workload, target and kind of device, with its schedule.
+    """Show the decision that stands for each workload, target and kind of device, with its schedule.
 
     \b
     JSON: {"winners": [{"workload", "name", "target", "host", "cache", "toolchain", "template", "configuration",
-           "trace", "value", "unit", "ratio", "low", "high", "run", "wall"}]}
+           "trace", "value", "unit", "ratio", "low", "high", "run", "wall", "replaces"}]}
     """  # noqa: D301 - click's mark
     from farm.cli.tuning_view import amount
     from farm.schedule import Trace
@@ -83,10 +83,10 @@ def best(database: Path, workload: str | None, output: Output) -> None:
 
     with Records(database, create=False) as records:
         names = {each.id: each.name for each in records.workloads()}
-        last = {each.key: each for each in records.winners()}
+        standing = records.standing()
     chosen = [
         each
-        for key, each in last.items()
+        for key, each in standing.items()
         if workload in (None, key.workload, names.get(key.workload))
     ]
     if workload is not None and not chosen:

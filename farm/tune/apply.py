@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def apply_best(records: Records, function: Function, target: Target) -> Function:
-    """Return a function with the schedule that won last for a target; as it is if nothing is known.
+    """Return a function with the schedule of the decision that stands for a target; as it is if nothing is known.
 
     Raises
     ------

@@ -20,7 +20,8 @@ from farm.ir import Function
 from farm.schedule import Schedule
 from farm.tune.limits import GAIN
 from farm.tune.measurer import Subject
-from farm.tune.records.record import Key, Outcome, Record, Winner, Workload
+from farm.tune.records.record import Key, Outcome, Record, Workload
+from farm.tune.records.winner import Winner
 from farm.tune.search import Search
 from farm.tune.space import Configuration
 from farm.tune.templates import Template
@@ -194,8 +195,10 @@ class Task:
                 built.append((number, self.build(number)))
         return built
 
-    def winner(self, number: int, value: float, unit: str, wall: float) -> Winner:
-        """Return the decision for a configuration."""
+    def winner(
+        self, number: int, value: float, unit: str, wall: float, replaces: tuple[str, ...] = ()
+    ) -> Winner:
+        """Return the decision for a configuration, and which decisions it replaces."""
         return Winner(
             key=self.key,
             template=self.template.name,
@@ -205,6 +208,7 @@ class Task:
             unit=unit,
             run=self.run,
             wall=wall,
+            replaces=replaces,
         )
 
     def _tell(self, number: int, record: Record, second: float) -> None:

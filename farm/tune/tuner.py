@@ -20,7 +20,9 @@ from farm.measuring import Comparison, Status, Verdict
 from farm.tune.limits import Limits
 from farm.tune.measurer import Measurer
 from farm.tune.records.database import Records
-from farm.tune.records.record import Outcome, Winner
+from farm.tune.records.record import Outcome
+from farm.tune.records.standing import standing, when
+from farm.tune.records.winner import Winner
 from farm.tune.scheduler import choose
 from farm.tune.task import Task
 
@@ -213,16 +215,15 @@ class Tuner:
         )
 
     def _decide(self, task: Task) -> Decision:
-        incumbent = None
-        if self._records is not None:
-            key = task.key
-            incumbent = self._records.best(key.workload, key.target, host=key.host, cache=key.cache)
+        incumbent, replaced = self._known(task)
         finalists = task.finalists(incumbent)
         self.progress.current = task.name
         if task.best is None or not finalists:
             return Decision(task, incumbent)
         if len(finalists) == 1:
-            winner = task.winner(finalists[0][0], task.best, task.unit, self._clock.wall())
+            winner = task.winner(
+                finalists[0][0], task.best, task.unit, self._clock.wall(), replaced
+            )
             return self._record(Decision(task, winner, is_new=False))
         try:
             compared = self._measurer.compare(task.subject, [each for _, each in finalists])
@@ -233,11 +234,26 @@ class Tuner:
             return Decision(task, incumbent, comparison=compared, error=compared.error)
         found = compared.measurements[chosen]
         assert found.value is not None, "only what ran right wins"
-        winner = task.winner(finalists[chosen][0], found.value, found.unit, self._clock.wall())
+        winner = task.winner(
+            finalists[chosen][0], found.value, found.unit, self._clock.wall(), replaced
+        )
         if chosen:
             pair = compared.pairs[chosen - 1]
             winner = replace(winner, ratio=pair.ratio, low=pair.low, high=pair.high)
         return self._record(Decision(task, winner, chosen > 0, compared))
+
+    def _known(self, task: Task) -> tuple[Winner | None, tuple[str, ...]]:
+        """Return the decision to beat, and the ids of those that what comes out replaces."""
+        if self._records is None:
+            return None, ()
+        key = task.key
+        known = self._records.open_decisions(
+            workload=key.workload, target=key.target, host=key.host, cache=key.cache
+        )
+        incumbent = max(standing(known).values(), key=when, default=None)
+        if incumbent is None or not task.template.space.contains(incumbent.configuration):
+            return incumbent, ()  # it cannot be compared
+        return incumbent, tuple(each.id for each in known)
 
     def _record(self, decision: Decision) -> Decision:
         if self._records is not None and decision.winner is not None:

@@ -6,6 +6,7 @@ Invariant: append-only: what was recorded is never changed nor deleted.
 """
 
 from farm.tune.records.database import Records
-from farm.tune.records.record import Key, Outcome, Record, Winner, Workload
+from farm.tune.records.record import Key, Outcome, Record, Workload
+from farm.tune.records.winner import Winner
 
 __all__ = ["Key", "Outcome", "Record", "Records", "Winner", "Workload"]

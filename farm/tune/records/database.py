@@ -5,7 +5,7 @@ Owns: the tables, their version, opening, appending and looking up. Does not own
 Invariant: append-only, which the database itself keeps; what `add` returned from survives a crash. Readers never wait,
 writers wait for each other, and nobody is told that the database is locked unless somebody holds it for minutes.
 
-Version history of the tables: 1 - first.
+Version history of the tables: 1 - first; 2 - decisions say which ones they replace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from farm.core.files import regular_size
 from farm.errors import InfrastructureError, InvalidInput
-from farm.tune.records.record import Key, Outcome, Record, Winner, Workload, canonical
+from farm.tune.records.record import Key, Outcome, Record, Workload, canonical
+from farm.tune.records.standing import open_decisions, standing, when
+from farm.tune.records.winner import Winner
 
 if TYPE_CHECKING:
     from farm.ir import Function
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x4B46_5243
 """Marks a SQLite file as a database of records."""
 WAIT_S = 60.0
@@ -199,15 +201,23 @@ class Records:
     def best(
         self, workload: str, target: str, *, host: str | None = None, cache: str | None = None
     ) -> Winner | None:
-        """Return the last decision for a workload on a target; None if there is none.
+        """Return the decision that stands for a workload on a target (`standing`); None if there is none.
 
         Parameters
         ----------
         host, cache
-            None: of whatever was decided last.
+            None: of whichever key's was taken last, since values of several keys cannot be compared.
         """
-        found = list(self.winners(workload=workload, target=target, host=host, cache=cache))
-        return found[-1] if found else None
+        decided = self.standing(workload=workload, target=target, host=host, cache=cache)
+        return max(decided.values(), key=when, default=None)
+
+    def standing(self, **given: str | None) -> dict[Key, Winner]:
+        """Return the decision that stands under each key; `given` as for `winners`."""
+        return standing(self.winners(**given))
+
+    def open_decisions(self, **given: str | None) -> list[Winner]:
+        """Return the decisions that no other replaced, oldest first; `given` as for `winners`."""
+        return open_decisions(self.winners(**given))
 
     def quarantined(self, workload: str, target: str) -> set[str]:
         """Return configurations, as canonical JSON, that took devices down; nobody should try them again."""
@@ -266,6 +276,11 @@ class Records:
                 f"records {self.path}: written by a newer kernel-farm (version {version}, this one reads up to "
                 f"{VERSION}); update it"
             )
+        if version < VERSION and not self._is_shown_only:
+            with (
+                self._engine.begin() as connection
+            ):  # what is written from now on, older ones cannot read
+                connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
         def read() -> Sequence[sa.Row[Any]]:

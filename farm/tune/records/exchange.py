@@ -5,8 +5,8 @@ Owns: both forms. Does not own: the database.
 Invariant: what is imported is checked line by line before any of it is kept; exporting and importing into an empty
 database gives the same records.
 
-Version history of the lines: 1 - first. Each is one object: first ``{"kernel_farm_records": VERSION}``, then
-``{"workload": ..}``, ``{"record": ..}``, ``{"winner": ..}``.
+Version history of the lines: 1 - first; 2 - decisions say which ones they replace. Each is one object: first
+``{"kernel_farm_records": VERSION}``, then ``{"workload": ..}``, ``{"record": ..}``, ``{"winner": ..}``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from farm.schedule import Trace
 from farm.tune.records.database import Records
 from farm.tune.records.record import (
     Record,
-    Winner,
     Workload,
     canonical,
     workload_from_plain,
     workload_to_plain,
 )
+from farm.tune.records.winner import Winner
 
-VERSION = 1
+VERSION = 2
 MARK = "kernel_farm_records"
 MAX_LINE = 64 << 20
 BATCH = 1000
@@ -121,9 +121,9 @@ def _check_version(path: Path, value: Any) -> None:  # noqa: ANN401 - JSON
         raise InvalidInput(
             f"{path}: no records of kernel-farm; use what `farm records export` wrote"
         )
-    if version != VERSION:
+    if type(version) is not int or not 1 <= version <= VERSION:
         raise InvalidInput(
-            f"{path}: version {str(version)[:40]}, this kernel-farm reads {VERSION}; update it"
+            f"{path}: version {str(version)[:40]}, this kernel-farm reads 1 to {VERSION}; update it"
         )
 
 

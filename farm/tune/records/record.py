@@ -185,61 +185,6 @@ class Record:
         return Record(Key(**{name: plain[name] for name in keys}), **own)
 
 
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """A decision: which configuration is the best under a key.
-
-    Attributes
-    ----------
-    trace
-        Of its schedule.
-    value
-        As measured in the comparison that decided, in `unit`.
-    ratio, low, high
-        Its time against that of the one before, with the 95 % interval; 1 if there was none or it stayed.
-    """
-
-    key: Key
-    template: str
-    configuration: Mapping[str, Value]
-    trace: str
-    value: float
-    unit: str
-    ratio: float = 1.0
-    low: float = 1.0
-    high: float = 1.0
-    run: str = ""
-    wall: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("value", "ratio", "low", "high"):
-            number = getattr(self, name)
-            if not is_number(number) or number <= 0:
-                raise InvalidInput(
-                    f"winner: bad {name} ({str(number)[:80]}); it is a number above 0"
-                )
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        del plain["key"]
-        return {**asdict(self.key), **plain, "configuration": dict(self.configuration)}
-
-    @property
-    def id(self) -> str:
-        """Digest of all that it says."""
-        return hashlib.sha256(canonical(self.to_plain()).encode()).hexdigest()[:32]
-
-    @staticmethod
-    def from_plain(plain: Mapping[str, Any]) -> Winner:
-        """Return the decision that a plain form says; raises InvalidInput if it is malformed."""
-        known = {each.name: each.type for each in fields(Winner) if each.name != "key"}
-        keys = [each.name for each in fields(Key)]
-        checked(plain, {**dict.fromkeys(keys, "str"), **known}, "winner")
-        own = {name: plain[name] for name in known}
-        return Winner(Key(**{name: plain[name] for name in keys}), **own)
-
-
 def workload_to_plain(workload: Workload) -> dict[str, Any]:
     """Return a workload as what JSON has."""
     return {

@@ -15,7 +15,8 @@ import numpy as np
 from farm.errors import FarmError
 from farm.tune.ceilings import TEMPLATE, recorded_ceilings
 from farm.tune.records.database import Records
-from farm.tune.records.record import Key, Outcome, Record, Winner, Workload
+from farm.tune.records.record import Key, Outcome, Record, Workload
+from farm.tune.records.winner import Winner
 from farm.tune.report.svg import Axis, Series, plot
 from farm.tune.roofline import work_of
 from farm.tune.task import shortened
@@ -38,7 +39,7 @@ def report(records: Records, *, title: str = "Tuning") -> str:
     groups: dict[Key, list[Record]] = {}
     for record in records.find():
         groups.setdefault(record.key, []).append(record)
-    winners = {each.key: each for each in records.winners()}
+    winners = records.standing()
     sections = [
         _section(records, key, own, workloads.get(key.workload), winners.get(key))
         for key, own in groups.items()

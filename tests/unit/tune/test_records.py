@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -27,6 +28,7 @@ from farm.target import Target
 from farm.tune.records import Key, Outcome, Record, Records, Winner, Workload
 from farm.tune.records import database as database_module
 from farm.tune.records.exchange import _read_lines, export_records, import_records
+from farm.tune.records.standing import standing
 from farm.tune.templates import template_for
 
 X86 = "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3"
@@ -106,15 +108,109 @@ def test_workload_is_the_same_whatever_the_function_s_name() -> None:
     assert Workload.of(function(size=71)).id != WORKLOAD.id
 
 
-def test_best_is_the_last_decision(records: Records) -> None:
-    def winner(value: float, key: Key = KEY) -> Winner:
-        return Winner(key, "llvm 1", {"width": 8}, "", value, "ns", 0.9, 0.85, 0.95, "run", value)
+def decision(
+    value: float, wall: float, *over: Winner, key: Key = KEY, silent: bool = False
+) -> Winner:
+    """Return a decision that replaces others; a silent one says nothing of that."""
+    replaces = None if silent else tuple(each.id for each in over)
+    width = {"width": int(value)}
+    return Winner(key, "llvm 1", width, "", value, "ns", run="run", wall=wall, replaces=replaces)
 
-    elsewhere = replace(KEY, host="host-2")
-    records.add(winners_=[winner(3.0), winner(2.0), winner(5.0, elsewhere)])
-    assert records.best(KEY.workload, KEY.target, host="host-1") == winner(2.0)
-    assert records.best(KEY.workload, KEY.target) == winner(5.0, elsewhere)
+
+FIRST = decision(30.0, 1.0)
+SECOND = decision(20.0, 2.0, FIRST)
+APART = decision(25.0, 3.0)
+"""Of somebody who knew of neither."""
+BUSY = decision(40.0, 4.0, SECOND, APART)
+"""Faster than both in its comparison, on a day when all was slower."""
+OLD, OLD_LAST = decision(10.0, 0.1, silent=True), decision(12.0, 0.2, silent=True)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "stands"),
+    [
+        ((FIRST, SECOND), SECOND),
+        ((FIRST, APART), APART),  # the faster one of those that nobody compared, not the later
+        ((SECOND, APART), SECOND),
+        ((FIRST, SECOND, APART), SECOND),
+        ((FIRST, SECOND, APART, BUSY), BUSY),
+        ((OLD, OLD_LAST), OLD_LAST),
+        ((OLD, OLD_LAST, decision(11.0, 5.0, OLD_LAST)), decision(11.0, 5.0, OLD_LAST)),
+        ((FIRST, decision(50.0, 6.0, silent=True)), decision(50.0, 6.0, silent=True)),
+    ],
+)
+def test_decision_that_stands_does_not_depend_on_the_order_of_adding(
+    records: Records, decisions: tuple[Winner, ...], stands: Winner
+) -> None:
+    for order in itertools.permutations(decisions):
+        assert standing(order) == {KEY: stands}
+    records.add(winners_=reversed(decisions))
+    assert records.best(KEY.workload, KEY.target) == stands
+
+
+def test_decisions_that_replace_each_other_still_have_one_that_stands(records: Records) -> None:
+    ahead = decision(20.0, 9.0, silent=True)  # its clock was ahead of the one of who replaced it
+    records.add(winners_=[ahead, decision(15.0, 2.0, ahead)])
+    assert records.best(KEY.workload, KEY.target) == decision(15.0, 2.0, ahead)
+
+
+def test_best_of_several_hosts_is_of_the_one_decided_last(records: Records) -> None:
+    elsewhere = decision(90.0, 9.0, key=replace(KEY, host="host-2"))
+    records.add(winners_=[elsewhere, FIRST, SECOND])
+    assert records.best(KEY.workload, KEY.target) == elsewhere
+    assert records.best(KEY.workload, KEY.target, host="host-1") == SECOND
     assert records.best("unknown", KEY.target) is None
+
+
+def test_importing_an_older_export_changes_nothing_that_is_applied(
+    records: Records, tmp_path: Path
+) -> None:
+    records.add([record()], workloads_=[WORKLOAD], winners_=[FIRST])
+    export_records(records, tmp_path / "older.jsonl")
+    records.add(winners_=[SECOND])
+    with Records(tmp_path / "other.db") as other:
+        other.add(workloads_=[WORKLOAD], winners_=[SECOND])
+        import_records(other, tmp_path / "older.jsonl")
+        import_records(records, tmp_path / "older.jsonl")
+        assert other.best(KEY.workload, KEY.target) == SECOND
+        assert records.best(KEY.workload, KEY.target) == SECOND
+
+
+def test_two_databases_that_exchange_all_agree(records: Records, tmp_path: Path) -> None:
+    records.add(workloads_=[WORKLOAD], winners_=[FIRST, SECOND])
+    with Records(tmp_path / "other.db") as other:
+        other.add(workloads_=[WORKLOAD], winners_=[APART])
+        export_records(records, tmp_path / "mine.jsonl")
+        export_records(other, tmp_path / "theirs.jsonl")
+        import_records(records, tmp_path / "theirs.jsonl")
+        import_records(other, tmp_path / "mine.jsonl")
+        assert records.standing() == other.standing() == {KEY: SECOND}
+        assert list(records.winners()) != list(other.winners())  # only their order differs
+
+
+def test_database_and_export_of_the_first_version_are_read(tmp_path: Path) -> None:
+    with Records(tmp_path / "tune.db") as records:
+        records.add(workloads_=[WORKLOAD], winners_=[OLD, OLD_LAST])
+    with contextlib.closing(sqlite3.connect(tmp_path / "tune.db")) as raw:
+        raw.execute("PRAGMA user_version = 1")
+    with Records(tmp_path / "tune.db") as records:
+        assert list(records.winners()) == [OLD, OLD_LAST]
+        export_records(records, tmp_path / "all.jsonl")
+    with contextlib.closing(sqlite3.connect(tmp_path / "tune.db")) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone() == (2,)
+    first, *rest = (tmp_path / "all.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"kernel_farm_records": 2}
+    old = "\n".join(['{"kernel_farm_records":1}', *rest]) + "\n"
+    (tmp_path / "old.jsonl").write_text(old)
+    with Records(tmp_path / "new.db") as records:
+        import_records(records, tmp_path / "old.jsonl")
+        assert list(records.winners()) == [OLD, OLD_LAST]
+
+
+@pytest.mark.parametrize("replaces", [None, "x", [1], ["short"], {"a": 1}])
+def test_decision_that_replaces_what_is_no_id_is_refused(replaces: object) -> None:
+    with pytest.raises(InvalidInput, match="bad replaces"):
+        Winner.from_plain({**FIRST.to_plain(), "replaces": replaces})
 
 
 def test_quarantine_lists_what_took_devices_down(records: Records) -> None:
@@ -177,7 +273,8 @@ WINNER = Winner(KEY, "llvm 1", {"width": 8}, "", 2.0, "ns")
         ([], "empty"),
         (["no json"], "1: no JSON"),
         (['{"other": 1}'], "no records of kernel-farm"),
-        (['{"kernel_farm_records": 2}'], "version 2"),
+        (['{"kernel_farm_records": 3}'], "version 3"),
+        (['{"kernel_farm_records": true}'], "version True"),
         ([*LINES, "[" * 100_000], "2: no JSON"),
         ([*LINES, '{"thing": {}}'], "2: neither"),
         ([*LINES, '{"record": {}}'], "2: record: has fields"),

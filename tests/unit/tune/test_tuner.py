@@ -193,6 +193,29 @@ def test_resumed_tuning_measures_nothing_twice_wherever_it_broke_off(records: Re
     assert len(measured) == 30
 
 
+def test_decision_replaces_what_it_knew_of_and_leaves_what_it_could_not_compare(
+    records: Records,
+) -> None:
+    first = tune(layers(), Landscape(by_width), trials=12, records=records).decisions[0].winner
+    assert first is not None
+    assert first.replaces == ()
+    unknown = replace(first, value=1.0, wall=first.wall - 1, run="somebody")
+    records.add(winners_=[unknown])  # as by an import
+    slow = Landscape(lambda function: 10 * by_width(function))
+    second = tune(layers(), slow, trials=12, records=records).decisions[0].winner
+    assert second is not None
+    assert set(second.replaces or ()) == {first.id, unknown.id}
+    assert second.value > first.value
+    assert records.standing() == {second.key: second}
+    alien = replace(first, configuration={"other": 1}, wall=second.wall + 1, value=1e9)
+    alien = replace(alien, replaces=(second.id,))
+    records.add(winners_=[alien])
+    third = tune(layers(), slow, trials=12, records=records).decisions[0].winner
+    assert third is not None
+    assert third.replaces == ()
+    assert records.standing() == {third.key: third}
+
+
 def test_tuning_of_another_function_or_device_resumes_nothing(records: Records) -> None:
     tune(layers(), Landscape(by_width), trials=10, records=records)
     for land, function in (
