@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from farm import te, tune
     from farm.artifact import Artifact, inspect_bytes, merge
-    from farm.building import build
+    from farm.building import build, combine
     from farm.client import connect
     from farm.exporting import export
     from farm.ir.declaration import read_source
@@ -24,6 +24,7 @@ __all__ = [
     "Artifact",
     "Target",
     "build",
+    "combine",
     "connect",
     "export",
     "inspect_bytes",
@@ -38,6 +39,7 @@ _HOME = {
     "Artifact": "farm.artifact",
     "Target": "farm.target",
     "build": "farm.building",
+    "combine": "farm.building",
     "connect": "farm.client",
     "export": "farm.exporting",
     "inspect_bytes": "farm.artifact",

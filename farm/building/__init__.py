@@ -8,6 +8,7 @@ Invariant: the same request gives the same plan, whatever the order of its parts
 here and on any farm.
 """
 
+from farm.building.combine import combine
 from farm.building.local import build
 from farm.building.plan import BuildItem, BuildPlan, Request, Tuned, plan
 from farm.building.report import ItemOutcome, ItemState, Progress, failure
@@ -21,6 +22,7 @@ __all__ = [
     "Request",
     "Tuned",
     "build",
+    "combine",
     "failure",
     "plan",
 ]

@@ -8,6 +8,9 @@ Invariant: the artifact is that of a farm for the same plan, byte for byte.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal, overload
+
 from farm.artifact import Artifact, BuiltModule, assemble
 from farm.building.plan import BuildItem, Request, Tuned, plan
 from farm.building.report import ItemOutcome, ItemState, Progress, failure
@@ -15,8 +18,37 @@ from farm.codegen import compile_function
 from farm.codegen.alone import compile_alone
 from farm.core.clock import Clock, SystemClock
 from farm.errors import FarmError
+from farm.ir import Function
 from farm.ir.source import Source
 from farm.target import Target
+
+
+@overload
+def build(
+    request: Request,
+    target_host: str | Target | None = None,
+    *,
+    variants: bool = False,
+    keep_going: bool = False,
+    delay_host_codegen: Literal[False] = False,
+    tuned: Tuned | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Artifact: ...
+
+
+@overload
+def build(
+    request: Request,
+    target_host: str | Target | None = None,
+    *,
+    variants: bool = False,
+    keep_going: bool = False,
+    delay_host_codegen: Literal[True],
+    tuned: Tuned | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> tuple[tuple[Function, ...], Artifact]: ...
 
 
 def build(
@@ -25,10 +57,11 @@ def build(
     *,
     variants: bool = False,
     keep_going: bool = False,
+    delay_host_codegen: bool = False,
     tuned: Tuned | None = None,
     progress: Progress | None = None,
     clock: Clock | None = None,
-) -> Artifact:
+) -> Artifact | tuple[tuple[Function, ...], Artifact]:
     """Compile functions for one or several targets into one artifact, on this machine.
 
     Parameters
@@ -41,6 +74,9 @@ def build(
         Allow one public name on several targets; the loader picks the first that a device supports.
     keep_going
         Go on after a failure, so that the report names everything that does not build.
+    delay_host_codegen
+        Compile nothing that calls accelerators yet: return the functions that this is needed for, and the artifact
+        without it, both for `combine`.
     tuned
         Apply the best schedules that it knows, such as `farm.tune.Records`.
     progress
@@ -62,11 +98,27 @@ def build(
     ['double']
     """
     work = plan(request, target_host, variants=variants, tuned=tuned)
+    items = [item for item in work.items if item.kind == "device" or not delay_host_codegen]
+    modules = compile_items(items, keep_going=keep_going, progress=progress, clock=clock)
+    artifact = assemble(work.target_host, modules)
+    if not delay_host_codegen:
+        return artifact
+    return tuple(item.function for item in work.items if item.kind == "host"), artifact
+
+
+def compile_items(
+    items: Sequence[BuildItem],
+    *,
+    keep_going: bool = False,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> list[BuiltModule]:
+    """Compile items one after the other; raises BuildFailed."""
     report = progress or (lambda outcome: None)
     clock = clock or SystemClock()
     modules: list[BuiltModule] = []
-    outcomes = [ItemOutcome(item, ItemState.QUEUED) for item in work.items]
-    for index, item in enumerate(work.items):
+    outcomes = [ItemOutcome(item, ItemState.QUEUED) for item in items]
+    for index, item in enumerate(items):
         report(ItemOutcome(item, ItemState.BUILDING))
         outcomes[index] = _compile(item, modules, clock)
         report(outcomes[index])
@@ -75,7 +127,7 @@ def build(
     failed = failure(outcomes)
     if failed:
         raise failed
-    return assemble(work.target_host, modules)
+    return modules
 
 
 def _compile(item: BuildItem, modules: list[BuiltModule], clock: Clock) -> ItemOutcome:

@@ -114,7 +114,7 @@ def plan(
         raise InvalidInput("build: no functions; pass {target: [functions]}")
     if tuned is not None:
         placed = [(target, tuned.tuned(function, target)) for target, function in placed]
-    host = _host([target for target, _ in placed], target_host)
+    host = host_of([target for target, _ in placed], target_host)
     functions: dict[tuple[Target, str], Function] = {}
     for target, function in placed:
         verify(function)
@@ -159,7 +159,8 @@ def _placement(function: Function, default: Target | None) -> Target:
     return default or own
 
 
-def _host(targets: Sequence[Target], explicit: str | Target | None) -> Target:
+def host_of(targets: Sequence[Target], explicit: str | Target | None) -> Target:
+    """Return what calling code is compiled for: what is asked for, or what all targets name, or this machine."""
     if explicit is not None:
         host = as_target(explicit)
     else:
@@ -206,10 +207,12 @@ def _items(functions: Mapping[tuple[Target, str], Function], host: Target) -> It
     for (target, name), function in functions.items():
         if function.private:
             private.setdefault(target, {})[name] = private_symbol(name, target.id)
-    for (target, _), function in ordered:
+    hosted: set[str] = set()  # one stub calls whichever accelerator a device has
+    for (target, name), function in ordered:
         symbols = private.get(target)
         linked = replace(function, body=_link(function.body, symbols)) if symbols else function
         code = serialise(linked)
         yield BuildItem("device", target, function, code)
-        if target.is_accelerator:
+        if target.is_accelerator and name not in hosted:
+            hosted.add(name)
             yield BuildItem("host", host, function, code)

@@ -35,6 +35,22 @@ def test_build_for_three_targets_gives_one_artifact_that_runs_here(make):
     np.testing.assert_array_equal(out, np.arange(1, 9))
 
 
+def test_one_stub_calls_whichever_accelerator_a_device_has(make):
+    artifact = farm.build(
+        {"ea -config=ea8": make("f"), "ea": make("f"), "llvm": make("f")}, variants=True
+    )
+    kinds = sorted((s.symbol, s.kind, s.target.split(" -mtriple")[0]) for s in artifact.sections)
+    assert kinds == [
+        ("f", "device", "ea -config=ea16"),
+        ("f", "device", "ea -config=ea8"),
+        ("f", "device", "llvm"),
+        ("f", "host", "llvm"),
+    ]
+    with farm.load(artifact) as module:
+        (out,) = module.call("f", [np.arange(8, dtype=np.int32)]).outputs
+    np.testing.assert_array_equal(out, np.arange(1, 9))
+
+
 def test_build_in_another_order_gives_the_same_digest(make):
     one = farm.build({"llvm": [make("f"), make("g")], ARM: [make("h")]})
     other = farm.build([(ARM, [make("h")]), ("llvm", [make("g")]), ("llvm", [make("f")])])
