@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from farm.artifact import ParamSpec, Signature, check_inputs
 from farm.artifact.abi import DTYPES, ReturnKind, decode_return, encode_return
+from farm.core.elements import numpy_dtype
 from farm.errors import InvalidArguments, InvalidInput
 
 params = st.builds(
@@ -35,7 +36,9 @@ def test_signature_json_round_trips_and_is_canonical(signature):
 
 @given(signatures)
 def test_check_inputs_accepts_what_the_signature_says(signature):
-    check_inputs("f", signature, [np.zeros(spec.shape, spec.dtype) for spec in signature.inputs])
+    check_inputs(
+        "f", signature, [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in signature.inputs]
+    )
 
 
 @pytest.mark.parametrize(
