@@ -106,7 +106,8 @@ _AT_ENDS: Mapping[BinaryOp, Callable[[int, int], int]] = {
 
 
 def _binary(op: BinaryOp, a: Interval, b: Interval, unknown: Interval) -> Interval:
-    if op in _AT_ENDS and (op is not BinaryOp.FLOORDIV or b.low > 0):
+    # where conditions contradict each other, an interval is empty: its low end above the high one
+    if op in _AT_ENDS and (op is not BinaryOp.FLOORDIV or 0 < b.low <= b.high):
         ends = [_AT_ENDS[op](x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
         return Interval(min(ends), max(ends))
     match op:
