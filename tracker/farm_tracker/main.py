@@ -49,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--listen", default=DEFAULT_LISTEN, help="host:port (default %(default)s)")
     parser.add_argument(
         "--database",
-        default="",
-        help="URL of SQLAlchemy, such as postgresql+psycopg://USER@HOST/NAME; default: a file in the data folder",
+        default=os.environ.get("FARM_DATABASE", ""),
+        help="URL of SQLAlchemy, such as postgresql+psycopg://USER@HOST/NAME; default: the environment's "
+        "FARM_DATABASE, which no other user sees, so that it may hold a password, or a file in the data folder",
     )
     parser.add_argument(
         "--store-limit-bytes",

@@ -199,9 +199,10 @@ def test_request_with_every_input_as_large_as_may_travel_inline_is_taken(start_f
     run_async(body)
 
 
-def start_process(folder, *arguments: str) -> subprocess.Popen[str]:
+def start_process(folder, *arguments: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "farm_tracker", "--data-dir", str(folder), *arguments],
+        env={**os.environ, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -222,6 +223,18 @@ def test_process_prints_its_address_serves_and_ends_cleanly(tmp_path, number):
     assert f"serving address={address}" in err
     assert "level=INFO logger=farm_tracker.main stopped" in err
     assert "Traceback" not in err
+
+
+def test_url_of_the_database_may_stand_in_the_environment_where_no_other_user_sees_it(tmp_path):
+    database = tmp_path / "elsewhere.db"
+    url = f"sqlite:///{database}"
+    with start_process(tmp_path / "data", "--listen", "127.0.0.1:0", FARM_DATABASE=url) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert database.exists()
+    assert not (tmp_path / "data" / "tracker.db").exists()
 
 
 def test_process_in_plain_text_on_an_open_address_ends_with_not_allowed(tmp_path):

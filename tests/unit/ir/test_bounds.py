@@ -173,7 +173,8 @@ def test_assume_conjunction_narrows_what_it_speaks_of() -> None:
 def test_interval_where_conditions_contradict_each_other_is_of_no_use_but_no_error(
     op: BinaryOp,
 ) -> None:
-    every = [X >= low for low in range(7)] + [X < high for high in range(-2, 5)]
+    x = X
+    every = [x >= low for low in range(7)] + [x < high for high in range(-2, 5)]
     for one, other in itertools.product(every, repeat=2):
         facts = assume(one & other, FACTS)
         for a, b in itertools.product((X, Y, const(7, "int64"), X - Y), repeat=2):

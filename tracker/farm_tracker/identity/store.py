@@ -27,6 +27,7 @@ from sqlalchemy.pool import StaticPool
 
 from farm.core.files import private_file
 from farm.core.tokens import TokenId
+from farm.errors import InfrastructureError
 from farm.target import Selector
 from farm_tracker.dialects import unreadable, url_of
 from farm_tracker.identity.model import Role, Token, Verb
@@ -34,6 +35,11 @@ from farm_tracker.identity.model import Role, Token, Verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from sqlalchemy import Connection
+
+VERSION = 1
+"""Of the table, in the file's `user_version`; a file without one has this one, too."""
 
 metadata = MetaData()
 
@@ -64,10 +70,26 @@ class TokenStore:
         )
         event.listen(self._engine, "connect", _configure)
         try:
-            metadata.create_all(self._engine)
+            with self._engine.begin() as connection:
+                self._check_version(connection, path)
+                metadata.create_all(connection)
         except DBAPIError as error:
             self._engine.dispose()
             raise unreadable(self._engine, error) from error
+        except InfrastructureError:
+            self._engine.dispose()
+            raise
+
+    def _check_version(self, connection: Connection, path: Path) -> None:
+        """Refuse a newer program's file; give a new one, or one from before there were numbers, its number."""
+        found = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if found > VERSION:
+            raise InfrastructureError(
+                f"tokens {path}: written by a newer kernel-farm (version {found}, this one reads up to {VERSION}); "
+                "install that version again"
+            )
+        if found < VERSION:
+            connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         """Close the file."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from farm_tracker import migrations
-from farm_tracker.identity.store import TokenStore
+from farm_tracker.identity.store import VERSION, TokenStore
 from farm_tracker.migrations import SCHEMA_VERSION
 from farm_tracker.state.account import NO_LIMITS
 from farm_tracker.store import Store
@@ -147,3 +147,34 @@ def test_file_that_is_no_database_is_refused_and_left_alone(tmp_path, opened, co
     ):
         opened(path)
     assert path.read_bytes() == content
+
+
+def test_tokens_of_a_newer_program_are_refused_and_left_alone(tmp_path):
+    path = tmp_path / "identity.db"
+    TokenStore(path).close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
+    with pytest.raises(InfrastructureError, match=rf"newer kernel-farm \(version {VERSION + 1}"):
+        TokenStore(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
+    connection.close()
+
+
+def test_tokens_from_before_there_were_versions_get_the_first(tmp_path):
+    path = tmp_path / "identity.db"
+    TokenStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 0")
+        connection.execute(
+            "INSERT INTO tokens VALUES ('t', x'00', 'user', 'see', '', 'a', '', 1, 2, 0, 0)"
+        )
+    connection.close()
+    store = TokenStore(path)
+    assert [str(token.token_id) for token in store.load()] == ["t"]
+    store.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    connection.close()
