@@ -1,5 +1,7 @@
 """Build attempts on the agent's side: fetch the function, compile it in a child, store the object.
 
+Most functions come with their order, and most objects go with the report: neither then touches a disk here.
+
 Owns: one attempt from order to outcome, and the builders' zygote. Does not own: which attempts run, and their
 limits (`farm_agents.state.builds`), or compiling (the worker).
 
@@ -19,7 +21,9 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from farm.api.v1 import agent_pb2, build_pb2
+from farm.core.digest import digest_of
 from farm.core.ids import IdSource
+from farm.core.limits import MAX_INLINE_OBJECT_BYTES
 from farm.core.tasks import finish
 from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import BuildFailed, FarmError, InfrastructureError, StoreFull, TrackerUnreachable
@@ -95,7 +99,8 @@ class Builder:
             The attempt failed outside the compiler; report it as the outcome.
         """
         self._check(order)
-        await _persist(lambda: self.cache.fetch(order.function))
+        if not order.code:
+            await _persist(lambda: self.cache.fetch(order.function))
         folder = self.work_dir / "builds" / order.attempt_id
         await asyncio.to_thread((folder / "out").mkdir, parents=True, exist_ok=True)
         try:
@@ -109,12 +114,13 @@ class Builder:
                 stack.push_async_callback(self._end, child)
                 attempt, path = await self._compile(child, order, stack)
                 moved(BuildPhase.STORING)
-                if path is None:
+                if attempt.WhichOneof("outcome") == "error":
                     if attempt.error.details.get("blob") == order.function.sha256:
                         self.cache.forget(order.function)  # damaged: the next attempt fetches it
                     return failed_from_proto(attempt.error), attempt.seconds
                 built = _built(attempt.module)
-                await _persist(lambda: self.cache.store(path, built.object))
+                if path is not None:
+                    await _persist(lambda: self.cache.store(path, built.object))
                 return built, attempt.seconds
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -156,7 +162,7 @@ class Builder:
     async def _compile(
         self, child: Child, order: BuildOrder, stack: contextlib.AsyncExitStack
     ) -> tuple[agent_pb2.BuildAttempt, Path | None]:
-        """Return what the compiler says, and a path to the object, None if there is none; `stack` closes it.
+        """Return what the compiler says, and a path to the object, None if it says that too; `stack` closes it.
 
         The child is then dying, which takes longer than to store what it made.
         """
@@ -167,7 +173,7 @@ class Builder:
             return _crashed(order, child, await finish(child.kill())), None
         attempt = _excused(order, child, _attempt(order, frame))
         path = None
-        if attempt.WhichOneof("outcome") == "module":
+        if attempt.WhichOneof("outcome") == "module" and not attempt.module.data:
             path = stack.enter_context(child.result(_built(attempt.module).object))
         child.answered = True
         child.start_to_kill()
@@ -200,6 +206,7 @@ def _task(order: BuildOrder) -> agent_pb2.BuildTask:
         target=order.target,
         symbol=order.symbol,
         function=digest_to_proto(order.function),
+        code=order.code,
     )
     return agent_pb2.BuildTask(attempt_id=order.attempt_id, item=item, limit_s=order.limit_s)
 
@@ -212,6 +219,7 @@ def _built(module: build_pb2.Module) -> Built:
         requires=tuple(module.requires),
         toolchain=module.toolchain,
         signature=module.signature,
+        data=module.data,
     )
 
 
@@ -225,6 +233,14 @@ def _attempt(order: BuildOrder, frame: bytes) -> agent_pb2.BuildAttempt:
     if attempt.attempt_id != order.attempt_id or attempt.WhichOneof("outcome") is None:
         raise BuildFailed(
             f"{order.symbol} for {order.target}: the compiler answered for something else; report the function"
+        )
+    data = attempt.module.data
+    if data and (
+        len(data) > MAX_INLINE_OBJECT_BYTES
+        or digest_to_proto(digest_of(data)) != attempt.module.object
+    ):
+        raise BuildFailed(
+            f"{order.symbol} for {order.target}: the compiler's object is not what it says; report the function"
         )
     return attempt
 

@@ -162,6 +162,7 @@ def _module_to_proto(built: Built) -> build_pb2.Module:
         requires=built.requires,
         toolchain=built.toolchain,
         signature=built.signature,
+        data=built.data,
     )
 
 
@@ -189,6 +190,7 @@ def _order_from_proto(message: agent_pb2.BuildTask) -> BuildOrder:
         symbol=item.symbol,
         function=digest_from_proto(item.function),
         limit_s=_checked_seconds(f"build {attempt_id}", message.limit_s, MAX_BUILD_S),
+        code=item.code,
     )
 
 

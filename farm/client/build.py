@@ -8,6 +8,8 @@ from farm.api.v1 import build_pb2 as pb
 from farm.artifact import Artifact
 from farm.building import BuildPlan, ItemOutcome, ItemState, Progress, failure
 from farm.client.transfer import Store
+from farm.core.digest import digest_of
+from farm.core.limits import MAX_INLINE_FUNCTION_BYTES, MAX_INLINE_FUNCTIONS_BYTES
 from farm.errors import InfrastructureError
 from farm.rpc import digest_from_proto, digest_to_proto, error_from_proto
 
@@ -21,22 +23,28 @@ _STATES = {
 
 
 def build_request(plan: BuildPlan, store: Store, key: str, *, keep_going: bool) -> pb.BuildRequest:
-    """Store a plan's functions and return the request for it."""
-    digests = store.put_all([item.code for item in plan.items])
-    return pb.BuildRequest(
-        request_key=key,
-        target_host=str(plan.target_host),
-        items=[
-            pb.BuildItem(
-                kind=_KINDS[item.kind],
-                target=str(item.target),
-                symbol=item.function.name,
-                function=digest_to_proto(digest),
-            )
-            for item, digest in zip(plan.items, digests, strict=True)
-        ],
-        keep_going=keep_going,
+    """Return the request for a plan; functions that are large, or too many to travel with it, are stored."""
+    codes = dict.fromkeys(item.code for item in plan.items)
+    digests = {code: digest_of(code) for code in codes}
+    inside, left_bytes = set(), MAX_INLINE_FUNCTIONS_BYTES
+    for code in codes:
+        if len(code) <= min(MAX_INLINE_FUNCTION_BYTES, left_bytes):
+            inside.add(code)
+            left_bytes -= len(code)
+    store.put_all([code for code in codes if code not in inside])
+    request = pb.BuildRequest(
+        request_key=key, target_host=str(plan.target_host), keep_going=keep_going
     )
+    for item in plan.items:
+        request.items.add(
+            kind=_KINDS[item.kind],
+            target=str(item.target),
+            symbol=item.function.name,
+            function=digest_to_proto(digests[item.code]),
+            code=item.code if item.code in inside else b"",
+        )
+        inside.discard(item.code)
+    return request
 
 
 def follow(
@@ -53,6 +61,10 @@ def follow(
     """
     is_told = False
     for event in events:
+        if progress is not None:
+            for item in event.items:
+                is_told = True
+                progress(_outcome(plan, item))
         if event.HasField("result"):
             outcomes = [_outcome(plan, item) for item in event.result.items]
             if progress is not None and not is_told:  # all of it was cached
@@ -61,11 +73,13 @@ def follow(
             failed = failure(outcomes)
             if failed:
                 raise failed
-            return Artifact.from_bytes(store.get(digest_from_proto(event.result.artifact)))
-        is_told = True
-        if progress is not None:
-            progress(_outcome(plan, event.item))
+            return Artifact.from_bytes(_artifact(event.result, store))
     raise InfrastructureError("build: the tracker ended without a result; build again")
+
+
+def _artifact(result: pb.BuildResult, store: Store) -> bytes:
+    digest = digest_from_proto(result.artifact)
+    return store.take(digest, result.data) if result.data else store.get(digest)
 
 
 def _outcome(plan: BuildPlan, event: pb.ItemEvent) -> ItemOutcome:

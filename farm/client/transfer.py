@@ -60,6 +60,20 @@ class Store:
         """Return the bytes of a blob."""
         return b"".join(self._chunks(digest))
 
+    def take(self, digest: Digest, data: bytes) -> bytes:
+        """Return the bytes of a blob of the store that came inside a message.
+
+        Raises
+        ------
+        BlobCorrupt
+            They are not what the digest names; ask again.
+        """
+        check = BlobCheck(digest)
+        check.add(data)
+        check.finish()
+        self._remember([digest])
+        return data
+
     def read(self, digest: Digest) -> memoryview:
         """Return the bytes of a blob in memory that is the caller's own, and writeable.
 

@@ -40,6 +40,14 @@ MAX_INLINE_BYTES = 256 << 10
 """Content of an array that travels inside a message; more is a blob."""
 MAX_INLINE_ARTIFACT_BYTES = 64 << 10
 """An artifact that travels with the request to load it; agents keep those of a session in memory."""
+MAX_INLINE_FUNCTION_BYTES = 64 << 10
+"""A function that travels with a request or order to build it."""
+MAX_INLINE_FUNCTIONS_BYTES = 4 << 20
+"""All that travel with one request."""
+MAX_INLINE_OBJECT_BYTES = 64 << 10
+"""A compiled object that travels with the report of its build; an agent has at most 256 of them to report."""
+MAX_INLINE_RESULT_BYTES = 1 << 20
+"""An artifact that travels with the result of its build."""
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 32
 

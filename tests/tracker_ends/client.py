@@ -130,8 +130,8 @@ class Client:
             request_key="test", target_host=X86, items=items, **options
         )
         events = [event async for event in self.build.Build(request, timeout=60)]
-        assert events[-1].WhichOneof("event") == "result"
-        return events[-1].result, [event.item for event in events[:-1]]
+        assert [it.HasField("result") for it in events] == [False] * (len(events) - 1) + [True]
+        return events[-1].result, [item for event in events for item in event.items]
 
     async def acquire(self, selector: str = "", **options: Any) -> lease_pb2.Lease:
         """Acquire a device."""

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, Any, cast
 
-from google.protobuf.message import DecodeError
-
-from farm.api.v1 import ir_pb2
 from farm.artifact import BuiltModule, Signature, abi, assemble
 from farm.core.ids import JobId
+from farm.core.limits import MAX_INLINE_RESULT_BYTES
 from farm.errors import (
     Cancelled,
     FarmError,
@@ -29,6 +27,7 @@ from farm.errors import (
     NotFound,
 )
 from farm_tracker.crash_points import POINTS
+from farm_tracker.functions import Functions
 from farm_tracker.state.builds import as_failure, check_builders
 from farm_tracker.state.commands import JobEnded, UnitChanged
 from farm_tracker.state.events import BuildCancelled, BuildMerged, BuildSubmitted
@@ -47,10 +46,6 @@ if TYPE_CHECKING:
     from farm_tracker.tracker import Tracker
 
 log = logging.getLogger(__name__)
-
-MISSING_SHOWN = 5
-MAX_NAMES = 10_000
-"""Functions whose names are remembered."""
 
 
 @unique
@@ -87,10 +82,19 @@ class ItemNews:
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """The end of a build: the artifact, unless an item failed."""
+    """The end of a build: the artifact, unless an item failed; `data` is its bytes if they are few, else empty."""
 
     artifact: Digest | None
     items: tuple[ItemNews, ...]
+    data: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildNews:
+    """What happened to items since the last news, and in the last news the end."""
+
+    items: tuple[ItemNews, ...]
+    result: BuildResult | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +129,7 @@ class Builds:
         self._tracker = tracker
         self._blobs = blobs
         self._open: set[_Build] = set()
-        self._names: dict[Digest, tuple[str, bool]] = {}
+        self.functions = Functions(blobs)
 
     def needed(self) -> set[Digest]:
         """Return the blobs of the builds under way: functions, and the modules that they have so far."""
@@ -135,34 +139,38 @@ class Builds:
             found.update(it.object for it in list(build.modules.values()))
         return found
 
-    async def build(self, request: BuildRequest) -> AsyncGenerator[ItemNews | BuildResult, None]:
-        """Yield what happens to the items, and at last the result.
+    async def build(self, request: BuildRequest) -> AsyncGenerator[BuildNews, None]:
+        """Yield what happens to the items; the last news has the result.
 
         Raises
         ------
         NotFound
-            The blob of a function is absent.
+            A function neither came with the request nor is in the store.
         InvalidFunction
             A function's blob is not a function of the item's name.
         NobodyCanServe
             No agent builds one of the targets.
+        StoreFull
+            There is no room for the functions that came with the request.
         InfrastructureError
             The modules could not be merged, since the store lost one.
         """
-        cached = await self._cached(request.items)
-        symbols = await asyncio.to_thread(self._check_functions, request.items, cached)
-        build = _Build(request, symbols)
-        self._open.add(build)
-        try:
-            async with contextlib.aclosing(self._go_on(build, cached)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._open.discard(build)
+        named = [it.function for it in request.items]
+        async with self.functions.holding(request.codes, named):
+            cached = await self._cached(request.items)
+            symbols = await asyncio.to_thread(self._check_functions, request.items, cached)
+            build = _Build(request, symbols)
+            self._open.add(build)
+            try:
+                async with contextlib.aclosing(self._go_on(build, cached)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                self._open.discard(build)
 
     async def _go_on(
         self, build: _Build, cached: Mapping[UnitSpec, CacheEntry]
-    ) -> AsyncGenerator[ItemNews | BuildResult, None]:
+    ) -> AsyncGenerator[BuildNews, None]:
         request = build.request
         for index, spec in enumerate(request.items):
             entry = cached.get(spec)
@@ -177,53 +185,58 @@ class Builds:
         )
         wanted = [spec for spec in request.items if spec not in cached]
         if not wanted:  # the result says it of every item
-            yield BuildResult(await self._merge(build), tuple(build.news))
+            yield BuildNews((), await self._merge(build))
             return
-        for news in build.news:
-            yield news
         async with contextlib.aclosing(self._compile(build, wanted)) as events:
             async for event in events:
                 yield event
 
     async def _compile(
         self, build: _Build, wanted: list[UnitSpec]
-    ) -> AsyncGenerator[ItemNews | BuildResult, None]:
+    ) -> AsyncGenerator[BuildNews, None]:
         job_id = JobId(self._tracker.ids("build"))
         news = self._tracker.watch(job_id)
-        ended = False
+        ended: JobEnded | None = None
+        told = list(build.news)
         try:
             await self._tracker.post(self._submission(job_id, build.request, wanted))
-            while not ended:
-                change = await self._next(job_id, news)
-                if isinstance(change, UnitChanged):
+            while ended is None:
+                for change in await self._next(job_id, news):
+                    if isinstance(change, JobEnded):
+                        ended = change
+                        break
                     shown = build.take(change)
                     if shown is not None:
-                        yield shown
-                elif change.state is JobState.BUILDING:
-                    artifact = await self._merge_job(job_id, build)
-                    ended = True
-                    yield BuildResult(artifact, tuple(build.news))
-                else:
-                    ended = True
-                    yield BuildResult(None, _all_ended(build, change.cause))
+                        told.append(shown)
+                if ended is None and told:
+                    yield BuildNews(tuple(told))
+                    told = []
+            if ended.state is JobState.BUILDING:
+                result = await self._merge_job(job_id, build)
+            else:
+                result = BuildResult(None, _all_ended(build, ended.cause))
+            yield BuildNews(tuple(told), result)
         finally:
             self._tracker.unwatch(job_id)
-            if not ended:
+            if ended is None:
                 self._tracker.post_last(BuildCancelled(job_id))
 
     async def _next(
         self, job_id: JobId, news: asyncio.Queue[UnitChanged | JobEnded]
-    ) -> UnitChanged | JobEnded:
-        """Wait for news of a job, or for the tracker's own end."""
+    ) -> list[UnitChanged | JobEnded]:
+        """Wait for news of a job, or for the tracker's own end; return all that there is."""
         getter = asyncio.ensure_future(news.get())
         try:
             ends: set[asyncio.Future[Any]] = {getter, self._tracker.ending}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not getter.done():
                 raise self._tracker.ending.result()
-            return getter.result()
+            found = [getter.result()]
         finally:
             getter.cancel()
+        while not news.empty():
+            found.append(news.get_nowait())
+        return found
 
     def _submission(
         self, job_id: JobId, request: BuildRequest, wanted: Sequence[UnitSpec]
@@ -237,37 +250,17 @@ class Builds:
         self, items: Sequence[UnitSpec], cached: Mapping[UnitSpec, CacheEntry]
     ) -> list[str]:
         """Return the linker symbol of each item's function. Blocking."""
-        wanted = dict.fromkeys(item.function for item in items)
-        missing = self._blobs.missing(wanted)
-        if missing:
-            shown = ", ".join(map(str, missing[:MISSING_SHOWN]))
-            raise NotFound(
-                f"build: {len(missing)} functions are not in the store ({shown}); send them first"
-            )
+        self.functions.check(dict.fromkeys(item.function for item in items))
         return [self._symbol(item, is_cached=item in cached) for item in items]
 
     def _symbol(self, item: UnitSpec, *, is_cached: bool) -> str:
-        name, is_private = self._named(item, is_cached=is_cached)
+        # One that will be compiled is read, to see it whole.
+        name, is_private = self.functions.named(item.function, item.symbol, whole=not is_cached)
         if name != item.symbol:
             raise InvalidFunction(
                 f"function {item.symbol}: its blob holds {name[:80]!r}; name it so"
             )
         return abi.private_symbol(name, item.target_id) if is_private else name
-
-    def _named(self, item: UnitSpec, *, is_cached: bool) -> tuple[str, bool]:
-        """Return a function's name and whether it is private; one that will be compiled is read, to see it whole."""
-        found = self._names.get(item.function) if is_cached else None
-        if found is None:
-            try:
-                function = ir_pb2.Function.FromString(self._blobs.get(item.function))
-            except DecodeError as error:
-                raise InvalidFunction(
-                    f"function {item.symbol}: its blob is not a function ({error}); send one"
-                ) from error
-            if len(self._names) >= MAX_NAMES:
-                self._names.clear()
-            found = self._names[item.function] = (function.name, function.private)
-        return found
 
     async def _cached(self, items: Sequence[UnitSpec]) -> dict[UnitSpec, CacheEntry]:
         """Return what need not be compiled: built by what the farm would build it with now, and complete."""
@@ -295,21 +288,21 @@ class Builds:
             for agent in builders
         )
 
-    async def _merge_job(self, job_id: JobId, build: _Build) -> Digest:
+    async def _merge_job(self, job_id: JobId, build: _Build) -> BuildResult:
         try:
-            artifact = await self._merge(build)
+            result = await self._merge(build)
         except FarmError as error:
             await self._tracker.post(BuildMerged(job_id, None, error.message))
             raise
-        await self._tracker.post(BuildMerged(job_id, artifact))
-        return artifact
+        await self._tracker.post(BuildMerged(job_id, result.artifact))
+        return result
 
-    async def _merge(self, build: _Build) -> Digest:
-        artifact = await asyncio.to_thread(self._assemble, build)
-        log.info("merged request_key=%r artifact=%s", build.request.request_key, artifact)
-        return artifact
+    async def _merge(self, build: _Build) -> BuildResult:
+        result = await asyncio.to_thread(self._assemble, build)
+        log.info("merged request_key=%r artifact=%s", build.request.request_key, result.artifact)
+        return result
 
-    def _assemble(self, build: _Build) -> Digest:
+    def _assemble(self, build: _Build) -> BuildResult:
         """Put the modules together and store the artifact. Blocking."""
         POINTS.passed("merge.begun")
         modules = [
@@ -318,9 +311,11 @@ class Builds:
                 zip(build.request.items, build.symbols, strict=True)
             )
         ]
-        artifact = self._blobs.put(assemble(build.request.target_host, modules).to_bytes())
+        data = assemble(build.request.target_host, modules).to_bytes()
+        artifact = self._blobs.put(data)
         POINTS.passed("merge.stored")
-        return artifact
+        shown = data if len(data) <= MAX_INLINE_RESULT_BYTES else b""
+        return BuildResult(artifact, tuple(build.news), shown)
 
     def _built(self, spec: UnitSpec, symbol: str, module: Module) -> BuiltModule:
         try:

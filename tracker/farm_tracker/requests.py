@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from farm.core.limits import MAX_KEY_BYTES
+from farm.core.digest import digest_of
+from farm.core.limits import (
+    MAX_INLINE_FUNCTION_BYTES,
+    MAX_INLINE_FUNCTIONS_BYTES,
+    MAX_KEY_BYTES,
+)
 from farm.errors import DuplicateSymbol, InvalidInput, InvalidTarget
 from farm.target import Target
 from farm_tracker.state.work import ItemKind, UnitSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from farm.core.digest import Digest
 
 MAX_ITEMS = 4096
@@ -28,12 +35,13 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """Everything to build for one artifact, in the client's order."""
+    """Everything to build for one artifact, in the client's order; `codes` are functions that came with it."""
 
     request_key: str
     target_host: str
     items: tuple[UnitSpec, ...]
     keep_going: bool
+    codes: Mapping[Digest, bytes] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.request_key.encode()) > MAX_KEY_BYTES:
@@ -75,6 +83,33 @@ def item(kind: ItemKind, target: str, symbol: str, function: Digest) -> UnitSpec
             f"build: function {symbol} has {function.size_bytes} bytes; at most {MAX_FUNCTION_BYTES}"
         )
     return UnitSpec(kind, target, parsed.id, parsed.family, symbol, function)
+
+
+def codes_of(items: Iterable[tuple[UnitSpec, bytes]]) -> dict[Digest, bytes]:
+    """Return the functions that came with a request's items, checked.
+
+    Raises
+    ------
+    InvalidInput
+        One is too large, or not what its item names; or all together are too large.
+    """
+    codes: dict[Digest, bytes] = {}
+    for spec, code in items:
+        if not code or spec.function in codes:
+            continue
+        if len(code) > MAX_INLINE_FUNCTION_BYTES or digest_of(code) != spec.function:
+            raise InvalidInput(
+                f"build: function {spec.symbol}, {len(code)} bytes with the request, is too large or not what its "
+                f"item names; store functions above {MAX_INLINE_FUNCTION_BYTES} bytes"
+            )
+        codes[spec.function] = code
+    size_bytes = sum(map(len, codes.values()))
+    if size_bytes > MAX_INLINE_FUNCTIONS_BYTES:
+        raise InvalidInput(
+            f"build: {size_bytes} bytes of functions with one request; at most "
+            f"{MAX_INLINE_FUNCTIONS_BYTES}, store the others"
+        )
+    return codes
 
 
 @functools.lru_cache(maxsize=256)

@@ -229,7 +229,9 @@ def _server(
     variants = Variants(blobs)
     jobs = Jobs(tracker, blobs, variants)
     job_pb2_grpc.add_JobServiceServicer_to_server(JobService(jobs), server)
-    agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentService(tracker, blobs), server)
+    agent_pb2_grpc.add_AgentServiceServicer_to_server(
+        AgentService(tracker, blobs, builds.functions), server
+    )
     add_blob_service(BlobService(blobs), server)
     build_pb2_grpc.add_BuildServiceServicer_to_server(BuildService(builds), server)
     device_pb2_grpc.add_DeviceServiceServicer_to_server(DeviceService(tracker.state), server)

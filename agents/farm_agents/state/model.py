@@ -121,7 +121,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """One attempt to compile one function for one target."""
+    """One attempt to compile one function for one target; `code` is the function if it came with the order."""
 
     attempt_id: AttemptId
     kind: str
@@ -129,11 +129,12 @@ class BuildOrder:
     symbol: str
     function: Digest
     limit_s: float
+    code: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled module, its object stored at the tracker."""
+    """A compiled module, its object stored at the tracker, or in `data`, which goes there with the report."""
 
     object: Digest
     format: str
@@ -141,6 +142,7 @@ class Built:
     requires: tuple[str, ...]
     toolchain: str
     signature: bytes
+    data: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

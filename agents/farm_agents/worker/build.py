@@ -3,7 +3,7 @@
 Owns: one BuildTask in, one BuildAttempt out, on its channel. Does not own: compiling (`farm.codegen`) or limits on
 wall time (the agent, `farm_agents.builder`).
 
-Invariant: the object is a whole file in the out folder before the attempt says so.
+Invariant: an object that is not in the attempt is a whole file in the out folder before the attempt says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.codegen import compile_function
+from farm.core.digest import digest_of
+from farm.core.limits import MAX_INLINE_OBJECT_BYTES
 from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import FarmError, InfrastructureError
 from farm.target import Target
@@ -60,9 +62,12 @@ def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2
     start = time.perf_counter()
     try:
         module = _compile(task.item, cache)
+        data = bytes(module.data)
+        is_small = len(data) <= MAX_INLINE_OBJECT_BYTES
         attempt.module.CopyFrom(
             build_pb2.Module(
-                object=digest_to_proto(keep_blob(out, module.data)),
+                object=digest_to_proto(digest_of(data) if is_small else keep_blob(out, data)),
+                data=data if is_small else b"",
                 format=module.format,
                 format_version=module.format_version,
                 requires=module.requires,
@@ -105,5 +110,10 @@ def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
         raise InfrastructureError(
             f"build {item.symbol}: unknown kind ({item.kind}); update the agent"
         )
-    data = read_blob(cache, digest_from_proto(item.function))
+    function = digest_from_proto(item.function)
+    data = item.code or read_blob(cache, function)
+    if item.code and digest_of(data) != function:
+        raise InfrastructureError(
+            f"build {item.symbol}: {len(data)} bytes came that are not its function; try again"
+        )
     return compile_function(data, kind, Target.parse(item.target, foreign=True))

@@ -282,7 +282,9 @@ class BuildTask(_message.Message):
     limit_s: _builtins.float
     """Limit on the compiler's time."""
     @_builtins.property
-    def item(self) -> _build_pb2.BuildItem: ...
+    def item(self) -> _build_pb2.BuildItem:
+        """With its code, if that is small, in the first message of a stream that has the task."""
+
     def __init__(
         self,
         *,

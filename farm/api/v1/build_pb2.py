@@ -26,29 +26,29 @@ from farm.api.v1 import digest_pb2 as farm_dot_api_dot_v1_dot_digest__pb2
 from farm.api.v1 import error_pb2 as farm_dot_api_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/build.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\"w\n\tBuildItem\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.farm.api.v1.ItemKind\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0e\n\x06symbol\x18\x03 \x01(\t\x12%\n\x08\x66unction\x18\x04 \x01(\x0b\x32\x13.farm.api.v1.Digest\"s\n\x0c\x42uildRequest\x12\x13\n\x0brequest_key\x18\x01 \x01(\t\x12\x13\n\x0btarget_host\x18\x02 \x01(\t\x12%\n\x05items\x18\x03 \x03(\x0b\x32\x16.farm.api.v1.BuildItem\x12\x12\n\nkeep_going\x18\x04 \x01(\x08\"i\n\nBuildEvent\x12&\n\x04item\x18\x01 \x01(\x0b\x32\x16.farm.api.v1.ItemEventH\x00\x12*\n\x06result\x18\x02 \x01(\x0b\x32\x18.farm.api.v1.BuildResultH\x00\x42\x07\n\x05\x65vent\"\x97\x01\n\tItemEvent\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.farm.api.v1.ItemState\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x0e\n\x06\x63\x61\x63hed\x18\x06 \x01(\x08\"[\n\x0b\x42uildResult\x12%\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12%\n\x05items\x18\x02 \x03(\x0b\x32\x16.farm.api.v1.ItemEvent\"\x8d\x01\n\x06Module\x12#\n\x06object\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x03 \x01(\x05\x12\x10\n\x08requires\x18\x04 \x03(\t\x12\x11\n\ttoolchain\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x06 \x01(\x0c*O\n\x08ItemKind\x12\x19\n\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10ITEM_KIND_DEVICE\x10\x01\x12\x12\n\x0eITEM_KIND_HOST\x10\x02*\x83\x01\n\tItemState\x12\x1a\n\x16ITEM_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11ITEM_STATE_QUEUED\x10\x01\x12\x17\n\x13ITEM_STATE_BUILDING\x10\x02\x12\x13\n\x0fITEM_STATE_DONE\x10\x03\x12\x15\n\x11ITEM_STATE_FAILED\x10\x04\x32M\n\x0c\x42uildService\x12=\n\x05\x42uild\x12\x19.farm.api.v1.BuildRequest\x1a\x17.farm.api.v1.BuildEvent0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66\x61rm/api/v1/build.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\"\x85\x01\n\tBuildItem\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.farm.api.v1.ItemKind\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0e\n\x06symbol\x18\x03 \x01(\t\x12%\n\x08\x66unction\x18\x04 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0c\n\x04\x63ode\x18\x05 \x01(\x0c\"s\n\x0c\x42uildRequest\x12\x13\n\x0brequest_key\x18\x01 \x01(\t\x12\x13\n\x0btarget_host\x18\x02 \x01(\t\x12%\n\x05items\x18\x03 \x03(\x0b\x32\x16.farm.api.v1.BuildItem\x12\x12\n\nkeep_going\x18\x04 \x01(\x08\"]\n\nBuildEvent\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.farm.api.v1.ItemEvent\x12(\n\x06result\x18\x02 \x01(\x0b\x32\x18.farm.api.v1.BuildResult\"\x97\x01\n\tItemEvent\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.farm.api.v1.ItemState\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x0e\n\x06\x63\x61\x63hed\x18\x06 \x01(\x08\"i\n\x0b\x42uildResult\x12%\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12%\n\x05items\x18\x02 \x03(\x0b\x32\x16.farm.api.v1.ItemEvent\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"\x9b\x01\n\x06Module\x12#\n\x06object\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\x12\x16\n\x0e\x66ormat_version\x18\x03 \x01(\x05\x12\x10\n\x08requires\x18\x04 \x03(\t\x12\x11\n\ttoolchain\x18\x05 \x01(\t\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c*O\n\x08ItemKind\x12\x19\n\x15ITEM_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10ITEM_KIND_DEVICE\x10\x01\x12\x12\n\x0eITEM_KIND_HOST\x10\x02*\x83\x01\n\tItemState\x12\x1a\n\x16ITEM_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11ITEM_STATE_QUEUED\x10\x01\x12\x17\n\x13ITEM_STATE_BUILDING\x10\x02\x12\x13\n\x0fITEM_STATE_DONE\x10\x03\x12\x15\n\x11ITEM_STATE_FAILED\x10\x04\x32M\n\x0c\x42uildService\x12=\n\x05\x42uild\x12\x19.farm.api.v1.BuildRequest\x1a\x17.farm.api.v1.BuildEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'farm.api.v1.build_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ITEMKIND']._serialized_start=827
-  _globals['_ITEMKIND']._serialized_end=906
-  _globals['_ITEMSTATE']._serialized_start=909
-  _globals['_ITEMSTATE']._serialized_end=1040
-  _globals['_BUILDITEM']._serialized_start=91
-  _globals['_BUILDITEM']._serialized_end=210
-  _globals['_BUILDREQUEST']._serialized_start=212
-  _globals['_BUILDREQUEST']._serialized_end=327
-  _globals['_BUILDEVENT']._serialized_start=329
-  _globals['_BUILDEVENT']._serialized_end=434
-  _globals['_ITEMEVENT']._serialized_start=437
-  _globals['_ITEMEVENT']._serialized_end=588
-  _globals['_BUILDRESULT']._serialized_start=590
-  _globals['_BUILDRESULT']._serialized_end=681
-  _globals['_MODULE']._serialized_start=684
-  _globals['_MODULE']._serialized_end=825
-  _globals['_BUILDSERVICE']._serialized_start=1042
-  _globals['_BUILDSERVICE']._serialized_end=1119
+  _globals['_ITEMKIND']._serialized_start=858
+  _globals['_ITEMKIND']._serialized_end=937
+  _globals['_ITEMSTATE']._serialized_start=940
+  _globals['_ITEMSTATE']._serialized_end=1071
+  _globals['_BUILDITEM']._serialized_start=92
+  _globals['_BUILDITEM']._serialized_end=225
+  _globals['_BUILDREQUEST']._serialized_start=227
+  _globals['_BUILDREQUEST']._serialized_end=342
+  _globals['_BUILDEVENT']._serialized_start=344
+  _globals['_BUILDEVENT']._serialized_end=437
+  _globals['_ITEMEVENT']._serialized_start=440
+  _globals['_ITEMEVENT']._serialized_end=591
+  _globals['_BUILDRESULT']._serialized_start=593
+  _globals['_BUILDRESULT']._serialized_end=698
+  _globals['_MODULE']._serialized_start=701
+  _globals['_MODULE']._serialized_end=856
+  _globals['_BUILDSERVICE']._serialized_start=1073
+  _globals['_BUILDSERVICE']._serialized_end=1150
 # @@protoc_insertion_point(module_scope)

@@ -80,11 +80,16 @@ class BuildItem(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     SYMBOL_FIELD_NUMBER: _builtins.int
     FUNCTION_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     kind: Global___ItemKind.ValueType
     target: _builtins.str
     """Canonical text of the target that is compiled for."""
     symbol: _builtins.str
     """Name of the function, as in its IR."""
+    code: _builtins.bytes
+    """The function itself, checked against `function`: then nobody has to store it. At most 64 KiB, at most 4 MiB in one
+    request; of items with one function, one needs to have it. Empty: it is in the store.
+    """
     @_builtins.property
     def function(self) -> _digest_pb2.Digest:
         """Blob of the serialised farm.api.v1.Function."""
@@ -96,10 +101,11 @@ class BuildItem(_message.Message):
         target: _builtins.str = ...,
         symbol: _builtins.str = ...,
         function: _digest_pb2.Digest | None = ...,
+        code: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["function", b"function"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["function", b"function", "kind", b"kind", "symbol", b"symbol", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "function", b"function", "kind", b"kind", "symbol", b"symbol", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,27 +151,27 @@ class BuildEvent(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ITEM_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def item(self) -> Global___ItemEvent: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___ItemEvent]:
+        """What is new, in order; an item may have several."""
+
     @_builtins.property
     def result(self) -> Global___BuildResult:
-        """The last message."""
+        """In the last message only."""
 
     def __init__(
         self,
         *,
-        item: Global___ItemEvent | None = ...,
+        items: _abc.Iterable[Global___ItemEvent] | None = ...,
         result: Global___BuildResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "item", b"item", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "item", b"item", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["item", "result"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BuildEvent: _TypeAlias = BuildEvent  # noqa: Y015
 
@@ -216,6 +222,9 @@ class BuildResult(_message.Message):
 
     ARTIFACT_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """The artifact itself if it has at most 1 MiB, checked against `artifact`; it is in the store too. Empty: read it there."""
     @_builtins.property
     def artifact(self) -> _digest_pb2.Digest:
         """The merged artifact; unset if any item failed."""
@@ -229,10 +238,11 @@ class BuildResult(_message.Message):
         *,
         artifact: _digest_pb2.Digest | None = ...,
         items: _abc.Iterable[Global___ItemEvent] | None = ...,
+        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "items", b"items"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact", b"artifact", "data", b"data", "items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,6 +260,7 @@ class Module(_message.Message):
     REQUIRES_FIELD_NUMBER: _builtins.int
     TOOLCHAIN_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
     format: _builtins.str
     """elf-object, ea-program."""
     format_version: _builtins.int
@@ -258,6 +269,10 @@ class Module(_message.Message):
     """Compiler and version, such as "llvmlite 0.50.0 llvm 22.1"."""
     signature: _builtins.bytes
     """Canonical JSON of the function's signature (farm/artifact/signature.py)."""
+    data: _builtins.bytes
+    """The compiled bytes if they are at most 64 KiB, checked against `object`; the tracker stores them. Empty: they are in
+    the store.
+    """
     @_builtins.property
     def object(self) -> _digest_pb2.Digest:
         """The compiled bytes."""
@@ -275,10 +290,11 @@ class Module(_message.Message):
         requires: _abc.Iterable[_builtins.str] | None = ...,
         toolchain: _builtins.str = ...,
         signature: _builtins.bytes = ...,
+        data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["object", b"object"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "format_version", b"format_version", "object", b"object", "requires", b"requires", "signature", b"signature", "toolchain", b"toolchain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "format", b"format", "format_version", b"format_version", "object", b"object", "requires", b"requires", "signature", b"signature", "toolchain", b"toolchain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

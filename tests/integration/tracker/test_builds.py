@@ -4,8 +4,10 @@ import asyncio
 
 import grpc
 import pytest
+from farm_tracker.state.commands import BuildOrder, PushDesired
+from tracker_ends.jobs import until
 
-from farm.api.v1 import blob_pb2, build_pb2, device_pb2
+from farm.api.v1 import blob_pb2, build_pb2, device_pb2, ir_pb2
 from farm.artifact import Artifact
 from farm.core.digest import digest_of
 from farm.errors import InfrastructureError, NobodyCanServe, NotFound, UnsupportedFunction
@@ -333,3 +335,60 @@ def test_blob_that_is_corrupt_in_the_store_is_reported_once_then_absent(start_fa
             assert codes == [grpc.StatusCode.DATA_LOSS, grpc.StatusCode.NOT_FOUND]
 
     run_async(body)
+
+
+def test_small_functions_and_objects_travel_with_what_names_them(start_farm, run_async, targets):
+    async def body() -> None:
+        async with start_farm() as farm:
+            peer = await farm.peer("builder", builds=("llvm/x86_64",), slots=1)
+            compile_, tasks = peer.compile, []
+            again = asyncio.Event()
+
+            async def inside(task):
+                tasks.append(task)
+                if len(tasks) == 1:
+                    await again.wait()
+                module = await compile_(task)
+                module.data = b"object of " + task.item.code
+                module.object.CopyFrom(digest_to_proto(digest_of(module.data)))
+                return module
+
+            wanted = []
+            want = peer._want
+            peer.compile = inside
+            peer._want = lambda desired: (wanted.append(desired), want(desired))
+            codes = [ir_pb2.Function(name=it).SerializeToString() for it in ("add", "mul")]
+            request = build_pb2.BuildRequest(request_key="k", target_host=targets["x86"])
+            for name, code in zip(("add", "mul"), codes, strict=True):
+                request.items.add(
+                    kind=build_pb2.ITEM_KIND_DEVICE,
+                    target=targets["x86"],
+                    symbol=name,
+                    function=digest_to_proto(digest_of(code)),
+                    code=code,
+                )
+            call = farm.client.build.Build(request, timeout=60)
+            await until(lambda: tasks)
+            farm.server.tracker.links.push(desired_again(farm, peer))
+            await until(lambda: sum(bool(it.builds) for it in wanted) >= 2)
+            again.set()
+            events = [event async for event in call]
+            assert [it.item.code for it in tasks] == codes
+            assert [it.builds[0].item.code for it in wanted if it.builds][:2] == [codes[0], b""]
+            result = events[-1].result
+            data = await farm.client.get(digest_from_proto(result.artifact))
+            assert data == result.data
+            objects = [b"object of " + it for it in codes]
+            assert [it.data for it in Artifact.from_bytes(data).sections] == objects
+            stored = farm.server.blobs
+            assert stored.missing(map(digest_of, [*codes, *objects])) == [*map(digest_of, codes)]
+
+    run_async(body)
+
+
+def desired_again(farm, peer):
+    """Return what the tracker wants of an agent, which it was told before."""
+    state = farm.server.tracker.state
+    (attempt,) = (state.attempts[it] for it in state.agents[peer.agent_id].attempt_ids)
+    order = BuildOrder(attempt.attempt_id, state.units[attempt.unit_id].spec, attempt.limit_s)
+    return PushDesired(peer.agent_id, peer.instance_id, (order,), ())

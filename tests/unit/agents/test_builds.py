@@ -6,15 +6,17 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from farm_agents.builder import DYING, Builder
+from farm_agents.builder import DYING, Builder, _attempt
 from farm_agents.state.model import BuildOrder
 from farm_agents.worker import build as worker
-from farm_agents.worker.blobs import keep_blob
+from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.small import small_function
 
 from farm.api.v1 import agent_pb2, build_pb2
 from farm.core.digest import digest_of
-from farm.core.wire import digest_to_proto
+from farm.core.limits import MAX_INLINE_OBJECT_BYTES
+from farm.core.wire import digest_from_proto, digest_to_proto
+from farm.errors import BuildFailed
 
 FUNCTION = digest_of(b"function")
 
@@ -32,9 +34,55 @@ def test_full_disk_under_a_compiler_is_the_farms_fault(tmp_path, monkeypatch):
     task = agent_pb2.BuildTask(attempt_id="u.1", item=item, limit_s=10.0)
     assert worker.compile_task(task, tmp_path, tmp_path).WhichOneof("outcome") == "module"
     monkeypatch.setattr(worker, "keep_blob", full)
+    monkeypatch.setattr(worker, "MAX_INLINE_OBJECT_BYTES", 0)
     attempt = worker.compile_task(task, tmp_path, tmp_path)
     assert attempt.error.code == "INFRASTRUCTURE"
     assert "No space left on device" in attempt.error.message
+
+
+def task_of(code, function):
+    item = build_pb2.BuildItem(
+        kind=build_pb2.ITEM_KIND_DEVICE,
+        target="llvm",
+        symbol="small",
+        function=digest_to_proto(function),
+        code=code,
+    )
+    return agent_pb2.BuildTask(attempt_id="u.1", item=item, limit_s=10.0)
+
+
+def test_function_that_comes_with_its_task_needs_no_file_and_small_objects_make_none(tmp_path):
+    code = small_function()
+    attempt = worker.compile_task(task_of(code, digest_of(code)), tmp_path, tmp_path)
+    assert digest_to_proto(digest_of(attempt.module.data)) == attempt.module.object
+    assert attempt.module.data.startswith(b"\x7fELF")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_large_object_is_a_file(tmp_path, monkeypatch):
+    code = small_function()
+    task = task_of(code, digest_of(code))
+    inside = worker.compile_task(task, tmp_path, tmp_path).module
+    monkeypatch.setattr(worker, "MAX_INLINE_OBJECT_BYTES", len(inside.data) - 1)
+    module = worker.compile_task(task, tmp_path, tmp_path).module
+    assert (module.data, module.object) == (b"", inside.object)
+    assert read_blob(tmp_path, digest_from_proto(module.object)) == inside.data
+
+
+def test_function_that_is_not_what_its_task_names_is_not_compiled(tmp_path):
+    attempt = worker.compile_task(task_of(small_function(), FUNCTION), tmp_path, tmp_path)
+    assert attempt.error.code == "INFRASTRUCTURE"
+    assert "not its function" in attempt.error.message
+
+
+@pytest.mark.parametrize("data", [b"another", b"o" * (MAX_INLINE_OBJECT_BYTES + 1)])
+def test_compiler_whose_object_is_not_what_it_says_is_not_believed(data):
+    attempt = agent_pb2.BuildAttempt(attempt_id="u.1")
+    named = digest_of(b"object") if data == b"another" else digest_of(data)
+    attempt.module.object.CopyFrom(digest_to_proto(named))
+    attempt.module.data = data
+    with pytest.raises(BuildFailed, match="not what it says"):
+        _attempt(order(1), attempt.SerializeToString())
 
 
 class FakeChild:

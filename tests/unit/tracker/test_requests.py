@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from farm_tracker.requests import BuildRequest, canonical, item
+from farm_tracker.requests import BuildRequest, canonical, codes_of, item
 from farm_tracker.state.work import ItemKind
 
 from farm.core.digest import Digest, digest_of
@@ -48,6 +48,30 @@ def test_request_keeps_the_items_in_order_with_family_and_id():
 def test_request_that_breaks_a_rule_is_refused(make, error):
     with pytest.raises(error):
         make()
+
+
+def test_functions_that_come_with_a_request_are_kept_once():
+    items = [(one(), b"f"), (one(target=ARM), b""), (one(kind=ItemKind.HOST), b"f")]
+    assert codes_of(items) == {FUNCTION: b"f"}
+
+
+def many_codes():
+    for number in range(65):
+        code = bytes([number]) * (64 << 10)
+        yield item(ItemKind.DEVICE, X86, f"f{number}", digest_of(code)), code
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([(one(), b"g")], "not what its item names"),
+        ([(item(ItemKind.DEVICE, X86, "f", digest_of(bytes(65537))), bytes(65537))], "too large"),
+        (list(many_codes()), "4259840 bytes of functions"),
+    ],
+)
+def test_functions_that_must_not_come_with_a_request_are_refused(items, message):
+    with pytest.raises(InvalidInput, match=message):
+        codes_of(items)
 
 
 def test_request_may_have_one_symbol_for_several_targets_and_kinds():

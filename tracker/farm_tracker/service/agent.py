@@ -16,6 +16,7 @@ from farm.errors import Fenced, InfrastructureError, InvalidInput
 from farm_tracker.crash_points import POINTS
 from farm_tracker.identity.caller import check_speaks_for
 from farm_tracker.service.convert import desired_to_proto
+from farm_tracker.service.objects import Objects
 from farm_tracker.service.reports import Reports
 from farm_tracker.service.sequence import Newest
 from farm_tracker.service.streams import errors_to_status, read, run_until, write
@@ -23,9 +24,12 @@ from farm_tracker.service.streams import errors_to_status, read, run_until, writ
 if TYPE_CHECKING:
     import grpc
 
+    from farm.core.ids import AttemptId
     from farm_tracker.cas import BlobStore
+    from farm_tracker.functions import Functions
     from farm_tracker.links import Link
     from farm_tracker.sessions import AgentEnd, Session
+    from farm_tracker.state.commands import PushDesired
     from farm_tracker.state.events import AgentReported
     from farm_tracker.tracker import Tracker
 
@@ -39,9 +43,10 @@ TELL_EVERY_S = 4.0
 class AgentService(agent_pb2_grpc.AgentServiceServicer):
     """Agents of one tracker."""
 
-    def __init__(self, tracker: Tracker, blobs: BlobStore) -> None:
+    def __init__(self, tracker: Tracker, blobs: BlobStore, functions: Functions) -> None:
         self._tracker = tracker
         self._blobs = blobs
+        self._functions = functions
         self._newest = Newest()
 
     async def Synchronise(  # type: ignore[override]
@@ -55,6 +60,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             if first is None:
                 raise InvalidInput("agent: an empty stream; send your state first")
             check_speaks_for(first.agent_id)
+            objects = Objects(self._blobs)
+            await objects.take(first)
             if not self._newest.is_newer(first):
                 raise InfrastructureError(
                     f"agent {first.agent_id}: an old report began the stream (number {first.sequence}); dial again"
@@ -65,7 +72,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             try:
                 await run_until(
                     self._push(context, link),
-                    self._listen(context, link, reports),
+                    self._listen(context, link, objects, reports),
                     ends=[link.ended],
                 )
             finally:
@@ -103,25 +110,46 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     async def _push(self, context: Control, link: Link) -> None:
         revision = 0
         desired = await link.take()
+        tasks = _Tasks(self._functions)
         while True:
             revision += 1
             now = self._tracker.clock.now()
             state = self._tracker.state
             heartbeat_s = state.limits.heartbeat_of(len(state.agents))
-            if not await write(context, desired_to_proto(desired, revision, heartbeat_s, now)):
+            codes = tasks.codes(desired)
+            message = desired_to_proto(desired, revision, heartbeat_s, now, codes)
+            if not await write(context, message):
                 return
             # The same again after a while: an agent that hears nothing takes its tracker for gone.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TELL_EVERY_S):
                     desired = await link.take()
 
-    async def _listen(self, context: Control, link: Link, reports: Reports) -> None:
+    async def _listen(
+        self, context: Control, link: Link, objects: Objects, reports: Reports
+    ) -> None:
         while (state := await read(context)) is not None:
             if (state.agent_id, state.instance_id) != (link.agent_id, link.instance_id):
                 raise InvalidInput("agent: another agent on the same stream; open one for each")
+            await objects.take(state)
             if self._newest.is_newer(state):
                 self._newest.note(link.agent_id, link.instance_id, state.sequence)
                 self._tracker.post(_arrived(reports.take(state)))
+
+
+class _Tasks:
+    """What one stream has said of build tasks: a function travels with its task the first time only."""
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._told: frozenset[AttemptId] = frozenset()
+
+    def codes(self, desired: PushDesired) -> dict[AttemptId, bytes]:
+        """Return the functions that the message of a desired state carries, by attempt."""
+        new = [order for order in desired.builds if order.attempt_id not in self._told]
+        self._told = frozenset(order.attempt_id for order in desired.builds)
+        found = {it.attempt_id: self._functions.code_of(it.spec.function) for it in new}
+        return {attempt_id: code for attempt_id, code in found.items() if code is not None}
 
 
 def _arrived(report: AgentReported) -> AgentReported:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from farm.api.v1 import build_pb2, build_pb2_grpc
 from farm.errors import InvalidInput
 from farm.rpc import digest_from_proto, digest_to_proto
-from farm_tracker.builds import BuildResult, ItemNews, ItemState
-from farm_tracker.requests import MAX_ITEMS, BuildRequest, item
+from farm_tracker.builds import BuildNews, BuildResult, ItemNews, ItemState
+from farm_tracker.requests import MAX_ITEMS, BuildRequest, codes_of, item
 from farm_tracker.service.convert import ITEM_KINDS, failure_to_proto
 from farm_tracker.service.streams import errors_to_status
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     import grpc
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from farm_tracker.state.work import UnitSpec
 
 MAX_RESULT_TEXT = 2 << 20
-"""Bytes of error messages in one result, so that it fits a message whatever the number of items."""
+"""Bytes of error messages in one result, and in one message beside it: it fits, whatever the number of items."""
 
 _KINDS = {number: kind for kind, number in ITEM_KINDS.items()}
 _STATES = {
@@ -58,26 +58,35 @@ def request_from_proto(message: build_pb2.BuildRequest) -> BuildRequest:
     """Return a checked request; raises InvalidInput and its kinds."""
     if len(message.items) > MAX_ITEMS:
         raise InvalidInput(f"build: {len(message.items)} items; send 1 to {MAX_ITEMS}")
+    items = tuple(map(_item, message.items))
     return BuildRequest(
         request_key=message.request_key,
         target_host=message.target_host,
-        items=tuple(map(_item, message.items)),
+        items=items,
         keep_going=message.keep_going,
+        codes=codes_of((spec, it.code) for spec, it in zip(items, message.items, strict=True)),
     )
 
 
-def event_to_proto(event: ItemNews | BuildResult) -> build_pb2.BuildEvent:
-    """Return the message for one event of a build."""
-    if isinstance(event, ItemNews):
-        return build_pb2.BuildEvent(item=_news(event))
-    failed = sum(it.failure is not None for it in event.items)
-    limit = MAX_RESULT_TEXT // max(1, failed)
+def event_to_proto(news: BuildNews) -> build_pb2.BuildEvent:
+    """Return the message for some news of a build."""
     return build_pb2.BuildEvent(
-        result=build_pb2.BuildResult(
-            artifact=digest_to_proto(event.artifact) if event.artifact else None,
-            items=[_news(_cut(it, limit)) for it in event.items],
-        )
+        items=_all_news(news.items), result=_result(news.result) if news.result else None
     )
+
+
+def _result(result: BuildResult) -> build_pb2.BuildResult:
+    return build_pb2.BuildResult(
+        artifact=digest_to_proto(result.artifact) if result.artifact else None,
+        items=_all_news(result.items),
+        data=result.data,
+    )
+
+
+def _all_news(items: Sequence[ItemNews]) -> list[build_pb2.ItemEvent]:
+    failed = sum(it.failure is not None for it in items)
+    limit = MAX_RESULT_TEXT // max(1, failed)
+    return [_news(_cut(it, limit)) for it in items]
 
 
 def _item(message: build_pb2.BuildItem) -> UnitSpec:

@@ -9,6 +9,7 @@ Invariant: a value that comes out obeys every limit of the contract.
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from farm.api.v1 import agent_pb2, build_pb2, device_pb2, error_pb2, job_pb2, lease_pb2
@@ -20,8 +21,10 @@ from farm_tracker.state.model import Device, Lease, Observed
 from farm_tracker.state.work import Failure, ItemKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from enum import StrEnum
 
+    from farm.core.ids import AttemptId
     from farm_tracker.state.commands import PushDesired
     from farm_tracker.state.model import Agent
 
@@ -31,9 +34,13 @@ MAX_TEXT = 1024
 
 
 def desired_to_proto(
-    desired: PushDesired, revision: int, heartbeat_s: float, now: float
+    desired: PushDesired,
+    revision: int,
+    heartbeat_s: float,
+    now: float,
+    codes: Mapping[AttemptId, bytes] = MappingProxyType({}),
 ) -> agent_pb2.DesiredState:
-    """Return the message that tells an agent what is wanted of it."""
+    """Return the message that tells an agent what is wanted of it; `codes` are the functions that it carries."""
     return agent_pb2.DesiredState(
         revision=revision,
         heartbeat_s=heartbeat_s,
@@ -45,6 +52,7 @@ def desired_to_proto(
                     target=order.spec.target,
                     symbol=order.spec.symbol,
                     function=digest_to_proto(order.spec.function),
+                    code=codes.get(order.attempt_id, b""),
                 ),
                 limit_s=order.limit_s,
             )
