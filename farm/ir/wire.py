@@ -8,7 +8,7 @@ Invariant: `from_proto(to_proto(f)) == f` for every function that verifies; byte
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -37,6 +37,11 @@ from farm.ir.function import FastMath, Function, Param, Role
 from farm.ir.source import Language, Source
 from farm.ir.stmt import Allocate, Annotations, Block, Call, For, If, LoopKind, Span, Stmt, Store
 from farm.ir.verifier import MAX_DEPTH, MAX_NODES, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 MAX_BYTES = 16 << 20
 
@@ -91,15 +96,16 @@ def parse(data: bytes) -> Function:
 
 def to_proto(function: Function) -> pb.Function:
     """Return the message of a function, spans included."""
-    return pb.Function(
+    message = pb.Function(
         name=function.name,
         params=[pb.Param(buffer=_buffer(p.buffer), role=_ROLES[p.role]) for p in function.params],
-        body=_stmt(function.body),
         target=function.target or "",
         private=function.private,
         span=_span(function.span),
         fast_math=_fast_math(function.fast_math),
     )
+    _write_stmt(function.body, message.body)
+    return message
 
 
 def from_proto(message: pb.Function) -> Function:
@@ -169,22 +175,6 @@ def _buffer_back(message: pb.Buffer) -> Buffer:
     )
 
 
-def _loop(loop: For) -> pb.For:
-    annotations = [
-        pb.Annotation(key=key, text=value)
-        if isinstance(value, str)
-        else pb.Annotation(key=key, number=value)
-        for key, value in loop.annotations
-    ]
-    return pb.For(
-        var=loop.var.name,
-        extent=loop.extent,
-        body=_stmt(loop.body),
-        kind=_KINDS[loop.kind],
-        annotations=annotations,
-    )
-
-
 def _annotations_back(message: pb.For) -> Annotations:
     found: list[tuple[str, int | str]] = []
     for each in message.annotations:
@@ -200,22 +190,33 @@ def _annotations_back(message: pb.For) -> Annotations:
     return tuple(found)
 
 
-def _stmt(stmt: Stmt) -> pb.Stmt:
-    message = pb.Stmt(span=_span(stmt.span))
+# Statements and expressions are written into the message that holds them: one that is made apart is copied into its
+# parent with all that is below it, once for each level.
+
+
+def _write_stmt(stmt: Stmt, message: pb.Stmt) -> None:
+    if stmt.span:
+        message.span.file, message.span.line = stmt.span.file, stmt.span.line
     match stmt:
         case For():
-            message.for_loop.CopyFrom(_loop(stmt))
+            _write_loop(stmt, message.for_loop)
         case Store(buffer, indices, value):
-            store = pb.Store(buffer=buffer.name, indices=map(_expr, indices), value=_expr(value))
-            message.store.CopyFrom(store)
+            store = message.store
+            store.buffer = buffer.name
+            _write_all(indices, store.indices)
+            _write_expr(value, store.value)
         case If(condition, then_body, else_body):
-            message.if_then.CopyFrom(pb.If(condition=_expr(condition), then_body=_stmt(then_body)))
+            _write_expr(condition, message.if_then.condition)
+            _write_stmt(then_body, message.if_then.then_body)
             if else_body is not None:
-                message.if_then.else_body.CopyFrom(_stmt(else_body))
+                _write_stmt(else_body, message.if_then.else_body)
         case Block(stmts):
-            message.block.CopyFrom(pb.Block(stmts=map(_stmt, stmts)))
+            message.block.SetInParent()  # also of one that is empty
+            for inner in stmts:
+                _write_stmt(inner, message.block.stmts.add())
         case Allocate(buffer, body):
-            message.allocate.CopyFrom(pb.Allocate(buffer=_buffer(buffer), body=_stmt(body)))
+            message.allocate.buffer.CopyFrom(_buffer(buffer))
+            _write_stmt(body, message.allocate.body)
         case Source(language, text, options):
             source = pb.Source(language=language.value, text=text, options=options)
             message.source.CopyFrom(source)
@@ -223,38 +224,66 @@ def _stmt(stmt: Stmt) -> pb.Stmt:
             message.call.CopyFrom(pb.Call(callee=callee, buffers=[b.name for b in buffers]))
         case _:
             raise AssertionError(f"unknown statement {type(stmt).__name__}")
-    return message
 
 
-def _expr(expr: Expr) -> pb.Expr:
+def _write_loop(loop: For, message: pb.For) -> None:
+    message.var, message.extent, message.kind = loop.var.name, loop.extent, _KINDS[loop.kind]
+    for key, value in loop.annotations:
+        if isinstance(value, str):
+            message.annotations.add(key=key, text=value)
+        else:
+            message.annotations.add(key=key, number=value)
+    _write_stmt(loop.body, message.body)
+
+
+def _write_all(exprs: Iterable[Expr], messages: RepeatedCompositeFieldContainer[pb.Expr]) -> None:
+    for expr in exprs:
+        _write_expr(expr, messages.add())
+
+
+def _write_expr(expr: Expr, message: pb.Expr) -> None:
     match expr:
         case Const():
-            return pb.Expr(const=_const(expr))
+            _write_const(expr, message.const)
         case Var(name):
-            return pb.Expr(var=name)
+            message.var = name
         case Load(buffer, indices):
-            return pb.Expr(load=pb.Load(buffer=buffer.name, indices=map(_expr, indices)))
+            load = message.load
+            load.buffer = buffer.name
+            _write_all(indices, load.indices)
         case Binary(op, a, b):
-            return pb.Expr(binary=pb.Binary(op=op.value, a=_expr(a), b=_expr(b)))
-        case Compare(compare, a, b):
-            return pb.Expr(compare=pb.Compare(op=compare.value, a=_expr(a), b=_expr(b)))
+            binary = message.binary
+            binary.op = op.value
+            _write_expr(a, binary.a)
+            _write_expr(b, binary.b)
+        case Compare(op, a, b):
+            compare = message.compare
+            compare.op = op.value
+            _write_expr(a, compare.a)
+            _write_expr(b, compare.b)
         case Select(condition, a, b):
-            sides = {"if_true": _expr(a), "if_false": _expr(b)}
-            return pb.Expr(select=pb.Select(condition=_expr(condition), **sides))
+            select = message.select
+            _write_expr(condition, select.condition)
+            _write_expr(a, select.if_true)
+            _write_expr(b, select.if_false)
         case Cast(dtype, value):
-            return pb.Expr(cast=pb.Cast(dtype=str(dtype), value=_expr(value)))
+            message.cast.dtype = str(dtype)
+            _write_expr(value, message.cast.value)
         case Math(function, value):
-            return pb.Expr(math=pb.Math(op=function.value, value=_expr(value)))
+            message.math.op = function.value
+            _write_expr(value, message.math.value)
         case _:
             raise AssertionError(f"unknown expression {type(expr).__name__}")
 
 
-def _const(expr: Const) -> pb.Const:
+def _write_const(expr: Const, message: pb.Const) -> None:
+    message.dtype = str(expr.dtype)
     if expr.dtype.is_float:
-        return pb.Const(dtype=str(expr.dtype), float_value=float(expr.value))
-    if expr.dtype.kind is Kind.UINT:
-        return pb.Const(dtype=str(expr.dtype), uint_value=int(expr.value))
-    return pb.Const(dtype=str(expr.dtype), int_value=int(expr.value))
+        message.float_value = float(expr.value)
+    elif expr.dtype.kind is Kind.UINT:
+        message.uint_value = int(expr.value)
+    else:
+        message.int_value = int(expr.value)
 
 
 class _Reader:
