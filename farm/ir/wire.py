@@ -205,13 +205,10 @@ def _write_stmt(stmt: Stmt, message: pb.Stmt) -> None:
             store.buffer = buffer.name
             _write_all(indices, store.indices)
             _write_expr(value, store.value)
-        case If(condition, then_body, else_body):
-            _write_expr(condition, message.if_then.condition)
-            _write_stmt(then_body, message.if_then.then_body)
-            if else_body is not None:
-                _write_stmt(else_body, message.if_then.else_body)
+        case If():
+            _write_if(stmt, message.if_then)
         case Block(stmts):
-            message.block.SetInParent()  # also of one that is empty
+            message.block.SetInParent()  # also if it is empty
             for inner in stmts:
                 _write_stmt(inner, message.block.stmts.add())
         case Allocate(buffer, body):
@@ -224,6 +221,13 @@ def _write_stmt(stmt: Stmt, message: pb.Stmt) -> None:
             message.call.CopyFrom(pb.Call(callee=callee, buffers=[b.name for b in buffers]))
         case _:
             raise AssertionError(f"unknown statement {type(stmt).__name__}")
+
+
+def _write_if(stmt: If, message: pb.If) -> None:
+    _write_expr(stmt.condition, message.condition)
+    _write_stmt(stmt.then_body, message.then_body)
+    if stmt.else_body is not None:
+        _write_stmt(stmt.else_body, message.else_body)
 
 
 def _write_loop(loop: For, message: pb.For) -> None:

@@ -47,6 +47,22 @@ def children_of(pid: int) -> list[int]:
     return [child for child, parent in _parents().items() if parent == pid]
 
 
+def own_children() -> list[int]:
+    """Return the direct children of this process, which has one thread; dead and unwaited ones included.
+
+    Notes
+    -----
+    The kernel keeps them as a list, which nobody shortens but this process when it waits: it is read whole, and without
+    a look at every process of the host, as `children_of` takes it.
+    """
+    pid = os.getpid()
+    try:
+        listed = (_PROC / f"{pid}/task/{pid}/children").read_bytes()
+    except OSError:  # a kernel that does not show it
+        return children_of(pid)
+    return [int(child) for child in listed.split()]
+
+
 def descendants_of(pid: int) -> list[int]:
     """Return every process below `pid`, parents before their children."""
     parents = _parents()
@@ -100,8 +116,7 @@ def limit_cpu(more_s: float) -> None:
     Only a backstop for the agent's wall clock, for the case that the agent is frozen. A child inherits what its
     parent has left when it starts, and would otherwise keep that limit for all calls that follow.
     """
-    me = os.getpid()
-    for pid in (me, *_own_children(me)):
+    for pid in (os.getpid(), *own_children()):
         soft = int(cpu_time_s(pid) + more_s) + 1
         try:
             _, hard = resource.prlimit(pid, resource.RLIMIT_CPU)
@@ -145,11 +160,6 @@ def _parents() -> dict[int, int]:
         if len(rest) > 1:
             found[int(name)] = int(rest[1])
     return found
-
-
-def _own_children(pid: int) -> list[int]:
-    """Return the children of this single-threaded process, without looking at all others."""
-    return [int(child) for child in _read(_PROC / f"{pid}/task/{pid}/children").split()]
 
 
 def cpu_time_s(pid: int) -> float:

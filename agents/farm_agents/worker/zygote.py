@@ -219,7 +219,7 @@ class Zygote:
 
     def _kill_orphans(self) -> bool:
         known = set(self.pids.values())
-        orphans = [pid for pid in processes.children_of(os.getpid()) if pid not in known]
+        orphans = [pid for pid in processes.own_children() if pid not in known]
         for pid in orphans:
             processes.kill([pid, *processes.descendants_of(pid)])
         return bool(orphans)

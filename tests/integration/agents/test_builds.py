@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from farm_agents.worker.small import small_function
 
 from farm.api.v1 import ir_pb2
 from farm.artifact import BuiltModule, Signature, assemble
+from farm.core.digest import digest_of
 from farm.core.wire import digest_from_proto
+from farm.ir import serialise
+from farm.ir.declaration import functions_of
 from farm.target import Target
 
 CPU = str(Target.parse("llvm"))
@@ -30,15 +34,44 @@ def finished(tracker, attempt_id):
     return attempt if attempt and attempt.WhichOneof("outcome") != "running" else None
 
 
-def test_build_gives_a_module_whose_object_is_in_the_store(run_farm, build_task):
+def large_function():
+    """A function whose object is larger than what travels with a report: it has a table of 80,000 bytes."""
+    table = "".join(f"\\{number * 37 % 251:02x}" for number in range(80_000))
+    text = f"""; farm: small(x: int32[4] inout)
+@table = private constant [80000 x i8] c"{table}"
+define void @small(ptr %x) {{
+  %at = load i32, ptr %x
+  %place = getelementptr i8, ptr @table, i32 %at
+  %value = load i8, ptr %place
+  %wide = zext i8 %value to i32
+  store i32 %wide, ptr %x
+  ret void
+}}
+"""
+    (function,) = functions_of("large.ll", text.encode())
+    return serialise(function)
+
+
+@pytest.mark.parametrize("is_small", [True, False], ids=["small", "large"])
+@pytest.mark.parametrize("comes_along", [True, False], ids=["with its order", "from the store"])
+def test_build_gives_a_module_with_its_object_or_one_that_is_in_the_store(
+    run_farm, build_task, is_small, comes_along
+):
     async def story(tracker, spec):
-        task = build_task(tracker, "t1", small_function(), CPU, symbol="small")
+        code = small_function() if is_small else large_function()
+        task = build_task(tracker, "t1", code, CPU, symbol="small")
+        if comes_along:
+            task.item.code = code
+            tracker.blobs.data.clear()
         await tracker.want(builds=[task])
         attempt = await tracker.until(lambda: finished(tracker, "t1"))
         assert attempt.WhichOneof("outcome") == "module", attempt
         assert attempt.seconds > 0
         module = attempt.module
-        data = tracker.blobs.data[digest_from_proto(module.object)]
+        named = digest_from_proto(module.object)
+        assert (named in tracker.blobs.data, bool(module.data)) == (not is_small, is_small)
+        data = module.data if is_small else tracker.blobs.data[named]
+        assert digest_of(data) == named
         built = BuiltModule(
             kind="device",
             symbol="small",

@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from farm_agents.worker import processes
@@ -168,6 +169,24 @@ def test_processes_know_their_descent_and_marks():
     assert me in processes.descendants_of(os.getppid())
     assert processes.marked("no process has this mark") == []
     processes.kill([])
+
+
+def test_own_children_are_those_of_proc_until_they_were_waited_for(monkeypatch):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in processes.own_children()
+        assert sorted(processes.own_children()) == sorted(processes.children_of(os.getpid()))
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert child.pid in processes.own_children()  # dead, and not waited for
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "_PROC", Path("/proc/self/nowhere"))
+            patch.setattr(processes, "children_of", lambda pid: [pid])
+            assert processes.own_children() == [os.getpid()]
+    finally:
+        child.kill()
+        child.communicate()
+    assert child.pid not in processes.own_children()
 
 
 @pytest.mark.parametrize(
