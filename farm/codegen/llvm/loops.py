@@ -34,6 +34,7 @@ AHEAD = "llvm.ahead"
 """Key of a loop's hint: how many elements ahead of its loads of parameters are fetched into the caches."""
 
 MAX_AHEAD = 1 << 24
+MAX_REGISTER_BYTES = 4096  # what all vector registers of a core hold, at most
 MAX_UNROLLED_NODES = 20_000  # what all copies of a loop's body may come to together
 
 
@@ -97,11 +98,30 @@ class Loops:
         elif loop.kind is LoopKind.VECTORIZED and (lanes := self._most_lanes(loop)) > 1:
             self._vectorized(loop, lanes)
         else:
-            with self._counted(loop.var.name, loop.extent) as index:
+            with self._counted(
+                loop.var.name, loop.extent, repeat=not self._is_laid_out(loop)
+            ) as index:
                 self.context.variables[loop.var.name] = index
                 self.context.learn(loop.var, Interval(0, loop.extent - 1))
                 self.stmt(loop.body)
             del self.context.variables[loop.var.name]
+
+    def _is_laid_out(self, loop: For) -> bool:
+        """Tell whether a loop is around vectors that the schedule asks for, and uses nothing that may be in registers.
+
+        LLVM would repeat such a body, as where a product's result is filled with zeros; that gains nothing and took a
+        quarter of the time of compiling a product. Small inner buffers get into registers by repeating.
+        """
+        inner = list(walk(loop.body))
+        if not any(isinstance(it, For) and it.kind is LoopKind.VECTORIZED for it in inner):
+            return False
+        used = {it.buffer for it in inner if isinstance(it, Store)}
+        for it in inner:
+            for expr in expressions(it):
+                used.update(x.buffer for x in walk_expr(expr) if isinstance(x, Load))
+        return all(
+            it.name in self.context.parameters or it.size_bytes > MAX_REGISTER_BYTES for it in used
+        )
 
     def _most_lanes(self, loop: For) -> int:
         if not self.context.unit.float32_lanes and _computes_float32(loop.body):
@@ -148,19 +168,26 @@ class Loops:
         del context.bindings[loop.var.name]
         context.facts, context.sure = facts, sure
 
-    def _counted(self, name: str, extent: int) -> Counted:
+    def _counted(self, name: str, extent: int, *, repeat: bool = True) -> Counted:
         zero = ir.Constant(I64, 0)
-        return Counted(self.context, name, zero, ir.Constant(I64, extent))
+        return Counted(self.context, name, zero, ir.Constant(I64, extent), repeat)
 
 
 @dataclass
 class Counted:
-    """A loop in the code, for ``with``: gives its index, which runs from `begin` to before `end`, which is larger."""
+    """A loop in the code, for ``with``: gives its index, which runs from `begin` to before `end`, which is larger.
+
+    Attributes
+    ----------
+    repeat
+        Whether LLVM may repeat the body.
+    """
 
     context: Context
     name: str
     begin: ir.Value
     end: ir.Value
+    repeat: bool = True
 
     def __enter__(self) -> ir.Value:
         builder = self.context.builder
@@ -182,7 +209,9 @@ class Counted:
         self.index.add_incoming(following, builder.block)
         done = builder.append_basic_block(f"end_{self.name}")
         last = builder.icmp_unsigned("==", following, self.end)
-        builder.cbranch(last, done, self.body)
+        back = builder.cbranch(last, done, self.body)
+        if not self.repeat:
+            back.set_metadata("llvm.loop", self.context.unit.once_a_turn())
         builder.position_at_end(done)
 
 

@@ -86,6 +86,15 @@ class Unit:
         self.streams = True
         return self.module.add_metadata([ir.Constant(I32, 1)])
 
+    def once_a_turn(self) -> ir.MDValue:
+        """Return what marks the end of a loop whose body LLVM is not to repeat."""
+        wish = self.module.add_metadata(
+            [ir.MetaDataString(self.module, "llvm.loop.unroll.disable")]
+        )
+        loop = self.module.add_metadata([wish])
+        loop.operands = (loop, wish)  # LLVM tells loops' metadata by their naming themselves first
+        return loop
+
     def callee(self, symbol: str) -> ir.Function:
         """Return the declaration of another function with ABI 1."""
         if symbol not in self._functions:

@@ -255,3 +255,32 @@ def test_a_tile_of_6_by_16_stays_in_registers():
     assert sum("vfmadd" in line for line in lines) % 12 == 0
     assert any("vfmadd" in line for line in lines)
     assert not [line for line in lines if "ymm" in line and "(%rsp" in line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "inner", "left_alone"),
+    [
+        (V, 6, False, True),
+        (V, 65, True, True),  # 4,160 bytes: no registers hold that
+        (V, 64, True, False),
+        (LoopKind.SERIAL, 6, False, False),
+    ],
+)
+def test_llvm_may_not_repeat_what_is_around_vectors_unless_it_may_be_in_registers(
+    check, kind, rows, inner, left_alone
+):
+    x, y = buffer("x", "float32", rows, 16), buffer("y", "float32", rows, 16)
+    t = buffer("t", "float32", rows, 16)
+    steps = [(t, x), (y, t)] if inner else [(y, x)]
+    names = [(Var("a"), Var("b")), (Var("c"), Var("d"))]
+    body = Block(
+        tuple(
+            For(a, rows, For(b, 16, Store(to, (a, b), Load(source, (a, b))), kind=kind))
+            for (a, b), (to, source) in zip(names, steps, strict=False)
+        )
+    )
+    made = function([x], [y], Allocate(t, body) if inner else body)
+    module = ir.Module(context=ir.Context())
+    Kernel(Unit(module), parse(serialise(made)), "copy").emit()
+    assert str(module).count("!llvm.loop ") == (len(steps) if left_alone else 0)
+    check(made, arrays_of(made, lambda dtype: np.arange(9, dtype=dtype.numpy)))
