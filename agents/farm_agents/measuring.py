@@ -287,6 +287,7 @@ class Measuring:
             watch.pid = child.pid
             reply = await worker.exchange(child, message, limit_s, watch.begin)
             watch.end()
+            self._reference.forget(reply.error.details.get("blob", ""))
             return reply
         finally:
             self._end(worker)

@@ -1,7 +1,7 @@
 """What the reference of a workload gives, in a process that no candidate can reach.
 
-Owns: running it once for all candidates of one signature, and keeping its outputs. Does not own: comparing with them
-(`farm_agents.worker.numerics`).
+Owns: running it once for all candidates of one signature, and keeping its outputs and what it was given. Does not own:
+comparing with them (`farm_agents.worker.numerics`).
 
 Invariant: what is kept comes from the reference alone, and is run again if the cache has lost it.
 """
@@ -82,6 +82,13 @@ class Reference:
         self._known[key] = cases
         return cases
 
+    def forget(self, sha256: str) -> None:
+        """Drop an array that turned out to be damaged, by its digest: the references that it is of run again."""
+        for cases in self._known.values():
+            for digest in _blobs(cases):
+                if digest.sha256 == sha256:
+                    self.cache.forget(digest)
+
     async def _run(
         self, worker: SessionWorker, subject: measure_pb2.Subject, workload: measure_pb2.Workload
     ) -> Expected:
@@ -114,4 +121,4 @@ class Reference:
 
 
 def _blobs(cases: Expected) -> list[Digest]:
-    return blobs_of(tensor for case in cases for tensor in case.outputs)
+    return blobs_of(tensor for case in cases for tensor in (*case.outputs, *case.inputs))

@@ -28,6 +28,8 @@ DRAWN_AT_ONCE = 1 << 18
 CONFIDENCE = 0.95
 LOOK_CONFIDENCE = 0.99
 """Of the interval that ends a comparison early: who looks again and again is fooled more often."""
+WINDOWS = 3
+"""That agree, before what follows counts."""
 MIN_CLEAN = 3
 MIN_PAIRS = 10
 """Fewer say nothing. If so few are clean, all are used: CPU time has little of what disturbed them."""
@@ -186,7 +188,7 @@ def joined(parts: Sequence[Samples]) -> Samples:
     )
 
 
-def settled(windows: Sequence[float], within: float = 0.05, count: int = 3) -> bool:
+def settled(windows: Sequence[float], within: float = 0.05, count: int = WINDOWS) -> bool:
     """Tell whether the last windows agree."""
     last = windows[-count:]
     return len(last) == count and max(last) <= (1 + within) * min(last)

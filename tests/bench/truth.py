@@ -20,12 +20,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
+from farm_agents.worker.blobs import Blobs
 from farm_agents.worker.compare import interleave
-from farm_agents.worker.measure import Phases, open_subject
 from farm_agents.worker.sampling import Host, Sampler
+from farm_agents.worker.subject import Phases, open_subject
 from support.figures import emit
 
 from farm.api.v1 import measure_pb2
@@ -188,7 +190,12 @@ class Bench:
         for symbol in (first, other):
             none = measure_pb2.Workload(), measure_pb2.WorkerContext()
             subject = open_subject(
-                self._subject(symbol), *none, self._loader, lambda digest: b"", OPTIONS, Phases()
+                self._subject(symbol),
+                *none,
+                self._loader,
+                Blobs(Path("nowhere")),
+                OPTIONS,
+                Phases(),
             )
             subject.prepared.fill([])
             sampler = Sampler(subject.prepared, OPTIONS, Host())

@@ -25,21 +25,15 @@ from farm.measuring.statistics import (
 )
 from farm.measuring.values import DEFAULT_ROUNDS, DEFAULT_THRESHOLD
 from farm.measuring.wire import options_from_proto
-from farm_agents.worker.measure import (
-    POISONS,
-    Phases,
-    ReadBlob,
-    Subject,
-    clock_of,
-    open_subject,
-    timing_class,
-)
+from farm_agents.worker.measure import timing_class
 from farm_agents.worker.observers import observers_of
 from farm_agents.worker.race import Judged
 from farm_agents.worker.sampling import ClockChanged, Host, Sampler
+from farm_agents.worker.subject import POISONS, Phases, Subject, clock_of, open_subject
 
 if TYPE_CHECKING:
     from farm.runtime import Loader
+    from farm_agents.worker.blobs import Blobs
 
 LOOK_EVERY, LOOK_PART = 10, 0.1
 """Rounds between two looks at whether enough is known, and as a part of those that were run, if that is more: each look
@@ -49,7 +43,7 @@ costs as much as there are samples, and gives noise one more chance to be taken 
 def interleave(
     request: measure_pb2.CompareRequest,
     loader: Loader,
-    read: ReadBlob,
+    blobs: Blobs,
     threads: int,
     begin: Callable[[], None],
 ) -> Comparison:
@@ -63,7 +57,7 @@ def interleave(
     options = options_from_proto(request.options)
     phases = Phases()
     subjects = [
-        open_subject(it, request.workload, request.context, loader, read, options, phases)
+        open_subject(it, request.workload, request.context, loader, blobs, options, phases)
         for it in request.subjects
     ]
     for subject in subjects:

@@ -55,7 +55,10 @@ def _array(spec: ParamSpec, seed: int, case: Case) -> Array:
         if case is Case.TYPICAL:
             return _chosen(source, np.array(_TYPICAL, dtype), spec)
         exact = dtype if dtype.itemsize >= 4 else np.dtype(np.float32)
-        return (source.random(spec.shape, exact) * 2 - 1).astype(dtype, copy=False)
+        values = source.random(spec.shape, exact)
+        values *= 2
+        values -= 1
+        return values.astype(dtype, copy=False)
     bounds = np.iinfo(dtype)
     if case is Case.TYPICAL:
         ends = [bounds.min, bounds.max, 0, 1, bounds.max // 2, -1 if bounds.min else 2]
@@ -65,5 +68,13 @@ def _array(spec: ParamSpec, seed: int, case: Case) -> Array:
 
 
 def _chosen(source: np.random.Generator, values: Array, spec: ParamSpec) -> Array:
-    chosen: Array = values.take(source.integers(0, len(values), spec.shape, np.uint8))
+    which = source.integers(0, len(values), spec.shape, np.uint8).reshape(-1)
+    chosen: Array = np.empty(spec.shape, values.dtype)
+    flat = chosen.reshape(-1)
+    for start in range(0, len(flat), _AT_ONCE):  # numpy makes indices of 8 bytes of them
+        part = slice(start, start + _AT_ONCE)
+        values.take(which[part], out=flat[part], mode="clip")
     return chosen
+
+
+_AT_ONCE = 1 << 14

@@ -87,16 +87,27 @@ def _wrong_float(found: Array, right: Array, tolerance: float) -> str:
 def _is_near(found: Array, right: Array, tolerance: float) -> bool:
     """Tell quickly whether all is right; False also where that takes a closer look."""
     columns = found.shape[-1] if found.ndim else 1
+    if not found.size:
+        return True
     narrow = found.dtype == right.dtype == np.float32
+    found, right = found.reshape(-1, columns), right.reshape(-1, columns)
     with np.errstate(over="ignore", invalid="ignore"):
-        off = np.subtract(found, right, dtype=np.float32 if narrow else np.float64)
-        scale = _largest(right.reshape(-1, columns))
-        scale = np.maximum(scale, LEAST_SCALE * scale.max())
-        limit = (tolerance or TOLERANCE[found.dtype.name]) * scale
-        near = _largest(off.reshape(-1, columns)) <= limit * (1 - _ROUNDING)
-        return bool(np.isfinite(scale).all() and near.all())
+        scale = _largest(right)
+        if not np.isfinite(scale).all():
+            return False
+        limit = np.maximum(scale, LEAST_SCALE * scale.max()) * (1 - _ROUNDING)
+        limit *= tolerance or TOLERANCE[found.dtype.name]
+        rows = max(1, AT_ONCE // columns)
+        for start in range(0, len(found), rows):
+            part = slice(start, start + rows)
+            off = np.subtract(found[part], right[part], dtype=np.float32 if narrow else np.float64)
+            if not (_largest(off) <= limit[part]).all():
+                return False
+    return True
 
 
+AT_ONCE = 1 << 14
+"""Numbers; memory that is used again costs nothing, new pages cost more than comparing what they hold."""
 _ROUNDING = 1e-6
 """More than a difference of float32 is off by itself."""
 

@@ -163,9 +163,9 @@ class Sampler:
         row["observed"] = {name: it.read() - before[name] for name, it in self.observers.items()}
         self._rows.append(row)
 
-    def restart(self) -> None:
-        """Forget the samples that were taken."""
-        self._rows.clear()
+    def restart(self, keep: int = 0) -> None:
+        """Forget the samples that were taken, the last `keep` aside."""
+        del self._rows[: len(self._rows) - keep]
 
     def observe(self, observers: Mapping[str, Observer]) -> None:
         """Have observers look at each sample from now on; samples that they did not see are forgotten."""

@@ -35,11 +35,12 @@ from farm.measuring.wire import (
 )
 from farm.target import Target
 from farm_agents.worker import processes
-from farm_agents.worker.blobs import keep_blob, read_blob
+from farm_agents.worker.blobs import Blobs, keep_blob, read_blob
 from farm_agents.worker.compare import interleave
+from farm_agents.worker.expect import expect
 from farm_agents.worker.frames import read_frame, write_frame
 from farm_agents.worker.loaders import LoaderSpec
-from farm_agents.worker.measure import expect, measure, use_numbers
+from farm_agents.worker.measure import measure, use_numbers
 from farm_agents.worker.packed import check_sizes, make_calls
 from farm_agents.worker.replies import MAX_BYTES, Replies
 from farm_agents.worker.small import SMALL_EXTENT, small_function
@@ -198,30 +199,23 @@ class Session:
 
     def _measure(self, request: session_pb2.SessionRequest) -> measure_pb2.Measurement:
         self.allow_cpu(options_from_proto(request.measure.options).limit_s + CPU_GRACE_S)
-        read, begin = functools.partial(read_blob, self.cache), self._begin(request.seq)
+        blobs, begin = Blobs(self.cache), self._begin(request.seq)
         return measurement_to_proto(
-            measure(request.measure, self.loader, read, self.threads, begin)
+            measure(request.measure, self.loader, blobs, self.threads, begin)
         )
 
     def _compare(self, request: session_pb2.SessionRequest) -> measure_pb2.Comparison:
         self.allow_cpu(options_from_proto(request.compare.options).limit_s + CPU_GRACE_S)
-        read, begin = functools.partial(read_blob, self.cache), self._begin(request.seq)
+        blobs, begin = Blobs(self.cache), self._begin(request.seq)
         return comparison_to_proto(
-            interleave(request.compare, self.loader, read, self.threads, begin)
+            interleave(request.compare, self.loader, blobs, self.threads, begin)
         )
 
     def _expect(self, request: measure_pb2.MeasureRequest) -> measure_pb2.ExpectedReply:
         self.allow_cpu(options_from_proto(request.options).limit_s + CPU_GRACE_S)
         keep = functools.partial(keep_blob, self.out)
-        cases = expect(request, self.loader, functools.partial(read_blob, self.cache))
-        return measure_pb2.ExpectedReply(
-            cases=[
-                measure_pb2.ExpectedCase(
-                    outputs=[tensor_to_proto(np.asarray(array), keep) for array in outputs]
-                )
-                for outputs in cases
-            ]
-        )
+        cases = expect(request, self.loader, Blobs(self.cache), keep)
+        return measure_pb2.ExpectedReply(cases=cases)
 
     def _begin(self, seq: int) -> Callable[[], None]:
         """Return what tells the agent that time is taken from now on."""
@@ -341,7 +335,7 @@ def _measure_small(loader: Loader, artifact: Artifact) -> None:
     request.context.timing_class = device_pb2.TIMING_CLASS_NATIVE
     message = session_pb2.SessionRequest(seq=1, measure=request).SerializeToString()
     request = session_pb2.SessionRequest.FromString(message).measure
-    found = measure(request, loader, functools.partial(read_blob, Path()), 1, lambda: None)
+    found = measure(request, loader, Blobs(Path()), 1, lambda: None)
     measurement_to_proto(found).SerializeToString()
     if found.status is not Status.OK:
         raise InfrastructureError(f"worker: a small function is not measured ({found.error})")

@@ -28,7 +28,7 @@ from farm.api.v1 import error_pb2 as farm_dot_api_dot_v1_dot_error__pb2
 from farm.api.v1 import tensor_pb2 as farm_dot_api_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x61rm/api/v1/measure.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"B\n\x0b\x41rtifactRef\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06inline\x18\x02 \x01(\x0c\"S\n\x07Subject\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.farm.api.v1.ArtifactRef\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"y\n\x08Workload\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12#\n\x06inputs\x18\x02 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\'\n\treference\x18\x03 \x01(\x0b\x32\x14.farm.api.v1.Subject\x12\x11\n\ttolerance\x18\x04 \x01(\x01\"\xa5\x01\n\x0eMeasureOptions\x12%\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x16.farm.api.v1.CacheMode\x12\x0f\n\x07samples\x18\x02 \x01(\x05\x12\x10\n\x08sample_s\x18\x03 \x01(\x01\x12\x11\n\twarm_up_s\x18\x04 \x01(\x01\x12\x10\n\x08\x62udget_s\x18\x05 \x01(\x01\x12\x0f\n\x07limit_s\x18\x06 \x01(\x01\x12\x13\n\x0brace_factor\x18\x07 \x01(\x01\"\xdf\x01\n\x0eMeasureRequest\x12%\n\x07subject\x18\x01 \x01(\x0b\x32\x14.farm.api.v1.Subject\x12\'\n\x08workload\x18\x02 \x01(\x0b\x32\x15.farm.api.v1.Workload\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.farm.api.v1.MeasureOptions\x12\x11\n\tincumbent\x18\x04 \x01(\x01\x12+\n\x07\x63ontext\x18\x05 \x01(\x0b\x32\x1a.farm.api.v1.WorkerContext\x12\x0f\n\x07unraced\x18\x06 \x01(\x08\"{\n\rWorkerContext\x12.\n\x0ctiming_class\x18\x01 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12+\n\x08\x65xpected\x18\x02 \x03(\x0b\x32\x19.farm.api.v1.ExpectedCase\x12\r\n\x05\x63\x61lls\x18\x03 \x03(\x03\"4\n\x0c\x45xpectedCase\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\"9\n\rExpectedReply\x12(\n\x05\x63\x61ses\x18\x01 \x03(\x0b\x32\x19.farm.api.v1.ExpectedCase\"\x90\x02\n\x07Samples\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\x10\n\x08start_ns\x18\x02 \x03(\x03\x12\x0f\n\x07wall_ns\x18\x03 \x03(\x03\x12\x0e\n\x06\x63pu_ns\x18\x04 \x03(\x03\x12\x10\n\x08switches\x18\x05 \x03(\x03\x12\x10\n\x08steal_ns\x18\x06 \x03(\x03\x12\x10\n\x08\x63lock_hz\x18\x07 \x03(\x03\x12\x34\n\x08observed\x18\x08 \x03(\x0b\x32\".farm.api.v1.Samples.ObservedEntry\x12\x11\n\tdisturbed\x18\t \x03(\x05\x1a\x44\n\rObservedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.farm.api.v1.Column:\x02\x38\x01\"\x18\n\x06\x43olumn\x12\x0e\n\x06values\x18\x01 \x03(\x01\"{\n\nStatistics\x12\t\n\x01n\x18\x01 \x01(\x05\x12\r\n\x05\x63lean\x18\x02 \x01(\x05\x12\x0b\n\x03min\x18\x03 \x01(\x01\x12\x0b\n\x03p10\x18\x04 \x01(\x01\x12\x0e\n\x06median\x18\x05 \x01(\x01\x12\x0e\n\x06spread\x18\x06 \x01(\x01\x12\x0b\n\x03low\x18\x07 \x01(\x01\x12\x0c\n\x04high\x18\x08 \x01(\x01\"\xd4\x04\n\x0bMeasurement\x12*\n\x06status\x18\x01 \x01(\x0e\x32\x1a.farm.api.v1.MeasureStatus\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\r\n\x05\x63lock\x18\x04 \x01(\t\x12.\n\x0ctiming_class\x18\x05 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12%\n\x05\x63\x61\x63he\x18\x06 \x01(\x0e\x32\x16.farm.api.v1.CacheMode\x12%\n\x07samples\x18\x07 \x01(\x0b\x32\x14.farm.api.v1.Samples\x12+\n\nstatistics\x18\x08 \x01(\x0b\x32\x17.farm.api.v1.Statistics\x12&\n\x05grade\x18\t \x01(\x0e\x32\x17.farm.api.v1.NoiseGrade\x12\x0f\n\x07\x63hecked\x18\n \x01(\x08\x12>\n\x0b\x66ingerprint\x18\x0b \x03(\x0b\x32).farm.api.v1.Measurement.FingerprintEntry\x12\x0e\n\x06target\x18\x0c \x01(\t\x12\x34\n\x06phases\x18\r \x03(\x0b\x32$.farm.api.v1.Measurement.PhasesEntry\x12\x0c\n\x04host\x18\x0e \x01(\t\x1a\x32\n\x10\x46ingerprintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bPhasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf7\x01\n\x0e\x43ompareRequest\x12&\n\x08subjects\x18\x01 \x03(\x0b\x32\x14.farm.api.v1.Subject\x12\'\n\x08workload\x18\x02 \x01(\x0b\x32\x15.farm.api.v1.Workload\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.farm.api.v1.MeasureOptions\x12\x11\n\tthreshold\x18\x04 \x01(\x01\x12\x12\n\nmin_rounds\x18\x05 \x01(\x05\x12\x12\n\nmax_rounds\x18\x06 \x01(\x05\x12+\n\x07\x63ontext\x18\x07 \x01(\x0b\x32\x1a.farm.api.v1.WorkerContext\"\x87\x01\n\x0c\x43omparedPair\x12/\n\x07verdict\x18\x01 \x01(\x0e\x32\x1e.farm.api.v1.ComparisonVerdict\x12\r\n\x05ratio\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05pairs\x18\x05 \x01(\x05\x12\r\n\x05\x63lean\x18\x06 \x01(\x05\"\x99\x01\n\nComparison\x12.\n\x0cmeasurements\x18\x01 \x03(\x0b\x32\x18.farm.api.v1.Measurement\x12(\n\x05pairs\x18\x02 \x03(\x0b\x32\x19.farm.api.v1.ComparedPair\x12\x0e\n\x06rounds\x18\x03 \x01(\x05\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.farm.api.v1.Error*\xe6\x01\n\rMeasureStatus\x12\x1e\n\x1aMEASURE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11MEASURE_STATUS_OK\x10\x01\x12\x17\n\x13MEASURE_STATUS_SLOW\x10\x02\x12\x18\n\x14MEASURE_STATUS_WRONG\x10\x03\x12\x18\n\x14MEASURE_STATUS_CRASH\x10\x04\x12\x1a\n\x16MEASURE_STATUS_TIMEOUT\x10\x05\x12\x1a\n\x16MEASURE_STATUS_REFUSED\x10\x06\x12\x19\n\x15MEASURE_STATUS_FORGED\x10\x07*h\n\tCacheMode\x12\x1a\n\x16\x43\x41\x43HE_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43\x41\x43HE_MODE_WARM\x10\x01\x12\x13\n\x0f\x43\x41\x43HE_MODE_COLD\x10\x02\x12\x15\n\x11\x43\x41\x43HE_MODE_ROTATE\x10\x03*b\n\nNoiseGrade\x12\x1b\n\x17NOISE_GRADE_UNSPECIFIED\x10\x00\x12\x11\n\rNOISE_GRADE_A\x10\x01\x12\x11\n\rNOISE_GRADE_B\x10\x02\x12\x11\n\rNOISE_GRADE_C\x10\x03*\xd4\x01\n\x11\x43omparisonVerdict\x12\"\n\x1e\x43OMPARISON_VERDICT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OMPARISON_VERDICT_FASTER\x10\x01\x12\x1d\n\x19\x43OMPARISON_VERDICT_SLOWER\x10\x02\x12\x1b\n\x17\x43OMPARISON_VERDICT_SAME\x10\x03\x12#\n\x1f\x43OMPARISON_VERDICT_INCONCLUSIVE\x10\x04\x12\x1b\n\x17\x43OMPARISON_VERDICT_NONE\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x66\x61rm/api/v1/measure.proto\x12\x0b\x66\x61rm.api.v1\x1a\x18\x66\x61rm/api/v1/device.proto\x1a\x18\x66\x61rm/api/v1/digest.proto\x1a\x17\x66\x61rm/api/v1/error.proto\x1a\x18\x66\x61rm/api/v1/tensor.proto\"B\n\x0b\x41rtifactRef\x12#\n\x06\x64igest\x18\x01 \x01(\x0b\x32\x13.farm.api.v1.Digest\x12\x0e\n\x06inline\x18\x02 \x01(\x0c\"S\n\x07Subject\x12*\n\x08\x61rtifact\x18\x01 \x01(\x0b\x32\x18.farm.api.v1.ArtifactRef\x12\x0e\n\x06symbol\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"y\n\x08Workload\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12#\n\x06inputs\x18\x02 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12\'\n\treference\x18\x03 \x01(\x0b\x32\x14.farm.api.v1.Subject\x12\x11\n\ttolerance\x18\x04 \x01(\x01\"\xa5\x01\n\x0eMeasureOptions\x12%\n\x05\x63\x61\x63he\x18\x01 \x01(\x0e\x32\x16.farm.api.v1.CacheMode\x12\x0f\n\x07samples\x18\x02 \x01(\x05\x12\x10\n\x08sample_s\x18\x03 \x01(\x01\x12\x11\n\twarm_up_s\x18\x04 \x01(\x01\x12\x10\n\x08\x62udget_s\x18\x05 \x01(\x01\x12\x0f\n\x07limit_s\x18\x06 \x01(\x01\x12\x13\n\x0brace_factor\x18\x07 \x01(\x01\"\xdf\x01\n\x0eMeasureRequest\x12%\n\x07subject\x18\x01 \x01(\x0b\x32\x14.farm.api.v1.Subject\x12\'\n\x08workload\x18\x02 \x01(\x0b\x32\x15.farm.api.v1.Workload\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.farm.api.v1.MeasureOptions\x12\x11\n\tincumbent\x18\x04 \x01(\x01\x12+\n\x07\x63ontext\x18\x05 \x01(\x0b\x32\x1a.farm.api.v1.WorkerContext\x12\x0f\n\x07unraced\x18\x06 \x01(\x08\"{\n\rWorkerContext\x12.\n\x0ctiming_class\x18\x01 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12+\n\x08\x65xpected\x18\x02 \x03(\x0b\x32\x19.farm.api.v1.ExpectedCase\x12\r\n\x05\x63\x61lls\x18\x03 \x03(\x03\"Y\n\x0c\x45xpectedCase\x12$\n\x07outputs\x18\x01 \x03(\x0b\x32\x13.farm.api.v1.Tensor\x12#\n\x06inputs\x18\x02 \x03(\x0b\x32\x13.farm.api.v1.Tensor\"9\n\rExpectedReply\x12(\n\x05\x63\x61ses\x18\x01 \x03(\x0b\x32\x19.farm.api.v1.ExpectedCase\"\x90\x02\n\x07Samples\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x03\x12\x10\n\x08start_ns\x18\x02 \x03(\x03\x12\x0f\n\x07wall_ns\x18\x03 \x03(\x03\x12\x0e\n\x06\x63pu_ns\x18\x04 \x03(\x03\x12\x10\n\x08switches\x18\x05 \x03(\x03\x12\x10\n\x08steal_ns\x18\x06 \x03(\x03\x12\x10\n\x08\x63lock_hz\x18\x07 \x03(\x03\x12\x34\n\x08observed\x18\x08 \x03(\x0b\x32\".farm.api.v1.Samples.ObservedEntry\x12\x11\n\tdisturbed\x18\t \x03(\x05\x1a\x44\n\rObservedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.farm.api.v1.Column:\x02\x38\x01\"\x18\n\x06\x43olumn\x12\x0e\n\x06values\x18\x01 \x03(\x01\"{\n\nStatistics\x12\t\n\x01n\x18\x01 \x01(\x05\x12\r\n\x05\x63lean\x18\x02 \x01(\x05\x12\x0b\n\x03min\x18\x03 \x01(\x01\x12\x0b\n\x03p10\x18\x04 \x01(\x01\x12\x0e\n\x06median\x18\x05 \x01(\x01\x12\x0e\n\x06spread\x18\x06 \x01(\x01\x12\x0b\n\x03low\x18\x07 \x01(\x01\x12\x0c\n\x04high\x18\x08 \x01(\x01\"\xd4\x04\n\x0bMeasurement\x12*\n\x06status\x18\x01 \x01(\x0e\x32\x1a.farm.api.v1.MeasureStatus\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.farm.api.v1.Error\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\r\n\x05\x63lock\x18\x04 \x01(\t\x12.\n\x0ctiming_class\x18\x05 \x01(\x0e\x32\x18.farm.api.v1.TimingClass\x12%\n\x05\x63\x61\x63he\x18\x06 \x01(\x0e\x32\x16.farm.api.v1.CacheMode\x12%\n\x07samples\x18\x07 \x01(\x0b\x32\x14.farm.api.v1.Samples\x12+\n\nstatistics\x18\x08 \x01(\x0b\x32\x17.farm.api.v1.Statistics\x12&\n\x05grade\x18\t \x01(\x0e\x32\x17.farm.api.v1.NoiseGrade\x12\x0f\n\x07\x63hecked\x18\n \x01(\x08\x12>\n\x0b\x66ingerprint\x18\x0b \x03(\x0b\x32).farm.api.v1.Measurement.FingerprintEntry\x12\x0e\n\x06target\x18\x0c \x01(\t\x12\x34\n\x06phases\x18\r \x03(\x0b\x32$.farm.api.v1.Measurement.PhasesEntry\x12\x0c\n\x04host\x18\x0e \x01(\t\x1a\x32\n\x10\x46ingerprintEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a-\n\x0bPhasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xf7\x01\n\x0e\x43ompareRequest\x12&\n\x08subjects\x18\x01 \x03(\x0b\x32\x14.farm.api.v1.Subject\x12\'\n\x08workload\x18\x02 \x01(\x0b\x32\x15.farm.api.v1.Workload\x12,\n\x07options\x18\x03 \x01(\x0b\x32\x1b.farm.api.v1.MeasureOptions\x12\x11\n\tthreshold\x18\x04 \x01(\x01\x12\x12\n\nmin_rounds\x18\x05 \x01(\x05\x12\x12\n\nmax_rounds\x18\x06 \x01(\x05\x12+\n\x07\x63ontext\x18\x07 \x01(\x0b\x32\x1a.farm.api.v1.WorkerContext\"\x87\x01\n\x0c\x43omparedPair\x12/\n\x07verdict\x18\x01 \x01(\x0e\x32\x1e.farm.api.v1.ComparisonVerdict\x12\r\n\x05ratio\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\r\n\x05pairs\x18\x05 \x01(\x05\x12\r\n\x05\x63lean\x18\x06 \x01(\x05\"\x99\x01\n\nComparison\x12.\n\x0cmeasurements\x18\x01 \x03(\x0b\x32\x18.farm.api.v1.Measurement\x12(\n\x05pairs\x18\x02 \x03(\x0b\x32\x19.farm.api.v1.ComparedPair\x12\x0e\n\x06rounds\x18\x03 \x01(\x05\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.farm.api.v1.Error*\xe6\x01\n\rMeasureStatus\x12\x1e\n\x1aMEASURE_STATUS_UNSPECIFIED\x10\x00\x12\x15\n\x11MEASURE_STATUS_OK\x10\x01\x12\x17\n\x13MEASURE_STATUS_SLOW\x10\x02\x12\x18\n\x14MEASURE_STATUS_WRONG\x10\x03\x12\x18\n\x14MEASURE_STATUS_CRASH\x10\x04\x12\x1a\n\x16MEASURE_STATUS_TIMEOUT\x10\x05\x12\x1a\n\x16MEASURE_STATUS_REFUSED\x10\x06\x12\x19\n\x15MEASURE_STATUS_FORGED\x10\x07*h\n\tCacheMode\x12\x1a\n\x16\x43\x41\x43HE_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43\x41\x43HE_MODE_WARM\x10\x01\x12\x13\n\x0f\x43\x41\x43HE_MODE_COLD\x10\x02\x12\x15\n\x11\x43\x41\x43HE_MODE_ROTATE\x10\x03*b\n\nNoiseGrade\x12\x1b\n\x17NOISE_GRADE_UNSPECIFIED\x10\x00\x12\x11\n\rNOISE_GRADE_A\x10\x01\x12\x11\n\rNOISE_GRADE_B\x10\x02\x12\x11\n\rNOISE_GRADE_C\x10\x03*\xd4\x01\n\x11\x43omparisonVerdict\x12\"\n\x1e\x43OMPARISON_VERDICT_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x43OMPARISON_VERDICT_FASTER\x10\x01\x12\x1d\n\x19\x43OMPARISON_VERDICT_SLOWER\x10\x02\x12\x1b\n\x17\x43OMPARISON_VERDICT_SAME\x10\x03\x12#\n\x1f\x43OMPARISON_VERDICT_INCONCLUSIVE\x10\x04\x12\x1b\n\x17\x43OMPARISON_VERDICT_NONE\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,14 +41,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEASUREMENT_FINGERPRINTENTRY']._serialized_options = b'8\001'
   _globals['_MEASUREMENT_PHASESENTRY']._loaded_options = None
   _globals['_MEASUREMENT_PHASESENTRY']._serialized_options = b'8\001'
-  _globals['_MEASURESTATUS']._serialized_start=2623
-  _globals['_MEASURESTATUS']._serialized_end=2853
-  _globals['_CACHEMODE']._serialized_start=2855
-  _globals['_CACHEMODE']._serialized_end=2959
-  _globals['_NOISEGRADE']._serialized_start=2961
-  _globals['_NOISEGRADE']._serialized_end=3059
-  _globals['_COMPARISONVERDICT']._serialized_start=3062
-  _globals['_COMPARISONVERDICT']._serialized_end=3274
+  _globals['_MEASURESTATUS']._serialized_start=2660
+  _globals['_MEASURESTATUS']._serialized_end=2890
+  _globals['_CACHEMODE']._serialized_start=2892
+  _globals['_CACHEMODE']._serialized_end=2996
+  _globals['_NOISEGRADE']._serialized_start=2998
+  _globals['_NOISEGRADE']._serialized_end=3096
+  _globals['_COMPARISONVERDICT']._serialized_start=3099
+  _globals['_COMPARISONVERDICT']._serialized_end=3311
   _globals['_ARTIFACTREF']._serialized_start=145
   _globals['_ARTIFACTREF']._serialized_end=211
   _globals['_SUBJECT']._serialized_start=213
@@ -62,27 +62,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERCONTEXT']._serialized_start=815
   _globals['_WORKERCONTEXT']._serialized_end=938
   _globals['_EXPECTEDCASE']._serialized_start=940
-  _globals['_EXPECTEDCASE']._serialized_end=992
-  _globals['_EXPECTEDREPLY']._serialized_start=994
-  _globals['_EXPECTEDREPLY']._serialized_end=1051
-  _globals['_SAMPLES']._serialized_start=1054
-  _globals['_SAMPLES']._serialized_end=1326
-  _globals['_SAMPLES_OBSERVEDENTRY']._serialized_start=1258
-  _globals['_SAMPLES_OBSERVEDENTRY']._serialized_end=1326
-  _globals['_COLUMN']._serialized_start=1328
-  _globals['_COLUMN']._serialized_end=1352
-  _globals['_STATISTICS']._serialized_start=1354
-  _globals['_STATISTICS']._serialized_end=1477
-  _globals['_MEASUREMENT']._serialized_start=1480
-  _globals['_MEASUREMENT']._serialized_end=2076
-  _globals['_MEASUREMENT_FINGERPRINTENTRY']._serialized_start=1979
-  _globals['_MEASUREMENT_FINGERPRINTENTRY']._serialized_end=2029
-  _globals['_MEASUREMENT_PHASESENTRY']._serialized_start=2031
-  _globals['_MEASUREMENT_PHASESENTRY']._serialized_end=2076
-  _globals['_COMPAREREQUEST']._serialized_start=2079
-  _globals['_COMPAREREQUEST']._serialized_end=2326
-  _globals['_COMPAREDPAIR']._serialized_start=2329
-  _globals['_COMPAREDPAIR']._serialized_end=2464
-  _globals['_COMPARISON']._serialized_start=2467
-  _globals['_COMPARISON']._serialized_end=2620
+  _globals['_EXPECTEDCASE']._serialized_end=1029
+  _globals['_EXPECTEDREPLY']._serialized_start=1031
+  _globals['_EXPECTEDREPLY']._serialized_end=1088
+  _globals['_SAMPLES']._serialized_start=1091
+  _globals['_SAMPLES']._serialized_end=1363
+  _globals['_SAMPLES_OBSERVEDENTRY']._serialized_start=1295
+  _globals['_SAMPLES_OBSERVEDENTRY']._serialized_end=1363
+  _globals['_COLUMN']._serialized_start=1365
+  _globals['_COLUMN']._serialized_end=1389
+  _globals['_STATISTICS']._serialized_start=1391
+  _globals['_STATISTICS']._serialized_end=1514
+  _globals['_MEASUREMENT']._serialized_start=1517
+  _globals['_MEASUREMENT']._serialized_end=2113
+  _globals['_MEASUREMENT_FINGERPRINTENTRY']._serialized_start=2016
+  _globals['_MEASUREMENT_FINGERPRINTENTRY']._serialized_end=2066
+  _globals['_MEASUREMENT_PHASESENTRY']._serialized_start=2068
+  _globals['_MEASUREMENT_PHASESENTRY']._serialized_end=2113
+  _globals['_COMPAREREQUEST']._serialized_start=2116
+  _globals['_COMPAREREQUEST']._serialized_end=2363
+  _globals['_COMPAREDPAIR']._serialized_start=2366
+  _globals['_COMPAREDPAIR']._serialized_end=2501
+  _globals['_COMPARISON']._serialized_start=2504
+  _globals['_COMPARISON']._serialized_end=2657
 # @@protoc_insertion_point(module_scope)

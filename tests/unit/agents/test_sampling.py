@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from farm_agents.fingerprint import host_facts, host_name
+from farm_agents.worker import alone as lonely
 from farm_agents.worker import compare, measure
+from farm_agents.worker.blobs import Blobs
 from farm_agents.worker.compare import run_rounds
 from farm_agents.worker.observers import Energy, _energy
-from farm_agents.worker.race import Judged
+from farm_agents.worker.race import Judged, Race
 from farm_agents.worker.sampling import (
     MAX_CALLS,
     MAX_WINDOWS,
@@ -20,6 +23,7 @@ from farm_agents.worker.sampling import (
     Sampler,
     sets_of,
 )
+from farm_agents.worker.subject import Phases, Subject
 
 from farm.api.v1 import measure_pb2
 from farm.measuring import CacheMode, Options, Status
@@ -75,6 +79,53 @@ def test_warming_up_ends_when_three_windows_agree_or_its_time_is_over():
     never = sampler(itertools.cycle([100, 200]), warm_up_s=60.0)
     never.warm_up()  # a clock that stands still would never end it either
     assert len(never.prepared.laps) == MAX_WINDOWS
+
+
+class Seen(Fake):
+    """Notes after how many calls it was looked at."""
+
+    def __init__(self, costs_ns):
+        super().__init__(costs_ns)
+        self.looks = []
+
+    def damage(self):
+        self.looks.append(len(self.laps))
+        return ""
+
+
+def long_calls(costs, **options):
+    made = Sampler(Seen(costs), Options(**{"warm_up_s": 60.0, **options}), Host())
+    case = (SimpleNamespace(), [])
+    return Subject("f", None, made.prepared, [case], [], 0.0, Blobs(Path("nowhere"))), made
+
+
+@pytest.mark.parametrize(
+    ("costs", "checked", "kept"),
+    [([900, 500, 101, 100, 102, 1], 950, (100, 102)), ([101, 100, 1], 102, (101, 100))],
+)
+def test_long_calls_that_agree_while_warming_up_are_samples(costs, checked, kept):
+    subject, made = long_calls(costs)
+    last, _ = measure.settle(subject, made, "cpu_ns", checked)
+    assert last == kept[-1]
+    assert made.samples().cpu_ns == kept
+
+
+def test_long_calls_that_never_agree_are_no_samples():
+    subject, made = long_calls(itertools.cycle([100, 200]))
+    assert measure.settle(subject, made, "cpu_ns", 100.0) == (100.0, False)
+    assert (made.count, len(made.prepared.laps)) == (0, MAX_WINDOWS - 1)
+
+
+def test_any_sample_may_be_the_one_that_is_looked_at():
+    found = set()
+    for _ in range(200):
+        subject, made = long_calls(itertools.repeat(3_000_000), samples=4)
+        race = Race(0.0, 5.0, has_timer=False)
+        measure.take_samples(subject, made, race, Phases(), "cpu_ns", 3e6)
+        assert made.count == len(made.prepared.laps) == 4
+        assert made.prepared.looks
+        found |= set(made.prepared.looks)
+    assert found == {1, 2, 3, 4}
 
 
 def test_clock_that_stands_still_is_noticed():
@@ -162,8 +213,8 @@ class Lazy(Fake):
 def alone(work_ns, value, **more):
     made = Lazy(work_ns, **more)
     case = (SimpleNamespace(), [])
-    subject = measure.Subject("f", None, made, [case], [], 0.0)
-    measure.check_alone(subject, value, "cpu_ns")
+    subject = Subject("f", None, made, [case], [], 0.0, Blobs(Path("nowhere")))
+    lonely.check_alone(subject, value, "cpu_ns")
     return made.anew
 
 
@@ -176,7 +227,7 @@ def test_function_that_does_nothing_where_its_outputs_are_right_is_found_out(wor
 
 @pytest.mark.parametrize("work_ns", [20, 5_000, 1_000_000])
 def test_function_that_works_each_time_is_called_twice_more(work_ns):
-    assert alone(work_ns, float(work_ns), is_lazy=False) == measure.ALONE_LOOKS
+    assert alone(work_ns, float(work_ns), is_lazy=False) == lonely.ALONE_LOOKS
 
 
 def test_function_that_is_wrong_when_it_is_called_alone_is_found_out():
