@@ -109,6 +109,15 @@ def test_interval_is_the_same_however_many_numbers_are_drawn_at_once(monkeypatch
         assert interval(values) == whole
 
 
+@pytest.mark.parametrize("confidence", [statistics.CONFIDENCE, statistics.LOOK_CONFIDENCE])
+@pytest.mark.parametrize("count", range(1, statistics.FEW + 1))
+def test_interval_of_few_numbers_is_what_drawing_gives(monkeypatch, count, confidence):
+    values = np.random.default_rng(count).random(count)
+    found = interval(values, confidence)
+    monkeypatch.setattr(statistics, "FEW", 0)
+    assert interval(values, confidence) == found == (values.min(), values.max())
+
+
 def test_interval_of_many_samples_takes_little_memory():
     values = np.random.default_rng(3).normal(100, 5, 10_000)
     tracemalloc.start()
