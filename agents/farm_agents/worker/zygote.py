@@ -15,6 +15,7 @@ child leaves inside a sandbox is the agent's to end, with the sandbox.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -78,6 +79,8 @@ class Zygote:
         signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the agent
         processes.adopt_orphans()
+        with contextlib.suppress(InfrastructureError):  # a child that needs it will say so
+            _filter()  # once, for all of them
         self._send(Ready(os.getpid()))
         with selectors.DefaultSelector() as selector:
             selector.register(self.control, selectors.EVENT_READ)
@@ -237,6 +240,7 @@ class Zygote:
             self.control.send(encode(message))
 
 
+@functools.cache
 def _filter() -> bytes:
     arch = platform.machine()
     if not supports(arch):
