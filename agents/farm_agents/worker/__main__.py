@@ -16,6 +16,7 @@ import socket
 import sys
 
 from farm_agents.worker import processes
+from farm_agents.worker.pages import join_pages
 from farm_agents.worker.zygote import Zygote
 
 ROLES = {
@@ -45,6 +46,7 @@ def main() -> int:
     # What is loaded stays: a child that looked through it for garbage would copy every page that it shares with this.
     gc.collect()
     gc.freeze()
+    join_pages()
     control = socket.socket(fileno=args.control_fd)
     Zygote(control, role.serve, args.role).serve()
     return 0
