@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from farm.tune.parameter import Parameter
 from farm.tune.search import Search
-from farm.tune.space import Parameter, Space
+from farm.tune.space import Space
 from farm.tune.strategies import DEFAULT_STRATEGY, STRATEGIES
 
 if TYPE_CHECKING:
