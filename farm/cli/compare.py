@@ -26,6 +26,11 @@ from farm.core.limits import MAX_JOB_LIMIT_S
 @click.option("--device", "selector", default="", help="Which devices will do; empty: any.")
 @workload_options
 @click.option(
+    "--unchecked",
+    is_flag=True,
+    help="Look at times alone, also of candidates that compute something else than the first.",
+)
+@click.option(
     "--threshold",
     type=click.FloatRange(0.001, 0.5),
     callback=check_number,
@@ -69,6 +74,7 @@ def command(
     reference: str | None,
     cache: str,
     sample_s: float,
+    unchecked: bool,
     threshold: float,
     rounds: tuple[int, int],
     limit_s: float,
@@ -79,8 +85,9 @@ def command(
 ) -> None:
     """Compare candidates with the first of them, interleaved on one device.
 
-    Each is checked alone, then all run in turns until every difference is known: the median of the paired ratios of CPU
-    time, with its 95 % interval. It is a job: Ctrl-C ends the waiting, and `farm result JOB` shows it later.
+    Each is checked alone: it has to give what the reference gives, or without one what the first candidate gives. Then
+    all run in turns until every difference is known: the median of the paired ratios of CPU time, with its 95 %
+    interval. It is a job: Ctrl-C ends the waiting, and `farm result JOB` shows it later.
 
     \b
     Exit codes: 0 none is slower than the first, 9 one is, 11 of one nothing could be said, 1 one did not
@@ -99,10 +106,12 @@ def command(
 
     if rounds[0] > rounds[1]:
         raise click.BadParameter(f"{rounds[0]} are more than {rounds[1]}", param_hint="--rounds")
+    if unchecked and reference is not None:
+        raise click.UsageError("--unchecked and --reference exclude each other; leave one out")
     texts = (first, *others)
     keys = keys_of(texts)
     candidates = [read_candidate(text, key) for text, key in zip(texts, keys, strict=True)]
-    workload = read_workload(seed, reference)
+    workload = read_workload(seed, reference if reference or unchecked else first)
     options = Options(
         cache=CacheMode(cache),
         samples=3,

@@ -15,7 +15,14 @@ from farm.api.v1 import job_pb2, measure_pb2
 from farm.artifact import Artifact
 from farm.client.batch_measure import Batch, Plan, artifact_of
 from farm.client.jobs import Job, JobCalls
-from farm.client.measuring import Candidate, Measured, Workload, subject_of, workload_message
+from farm.client.measuring import (
+    Candidate,
+    Measured,
+    Workload,
+    check_same_arrays,
+    subject_of,
+    workload_message,
+)
 from farm.errors import InvalidInput
 from farm.measuring import Options
 from farm.measuring.checks import check_rounds
@@ -130,7 +137,7 @@ class MeasureCalls(JobCalls):
         candidates
             2 to 16, with keys of their own; functions are built on the farm first.
         workload, selector
-            As in `measure`.
+            As in `measure`. Without a reference nobody knows whether all compute the same.
         options
             How to measure; `samples` and `race_factor` do not matter, `limit_s` is of all of it.
         threshold
@@ -144,7 +151,7 @@ class MeasureCalls(JobCalls):
         Raises
         ------
         InvalidInput
-            Something is out of range.
+            Something is out of range, or a candidate takes or gives other arrays than the first.
         NobodyCanServe
             No device of the farm could ever match.
         BuildFailed
@@ -157,6 +164,7 @@ class MeasureCalls(JobCalls):
         check_rounds(len(candidates), *rounds)
         client = self._whole()
         artifacts = [artifact_of(client, it) for it in candidates]
+        check_same_arrays(candidates, artifacts)
         options = options or COMPARE_OPTIONS
         text = str(Selector.parse(selector))
 

@@ -142,6 +142,40 @@ def artifact_ref(data: bytes, store: Store) -> measure_pb2.ArtifactRef:
     return measure_pb2.ArtifactRef(digest=digest_to_proto(store.put(data)))
 
 
+def symbol_in(artifact: Artifact, symbol: str, name: str) -> str:
+    """Return which function of an artifact is meant; raises InvalidInput as `subject_of`."""
+    known = list(artifact.symbols)
+    if not symbol and len(known) == 1:
+        return known[0]
+    if symbol not in known:
+        wrong = f"no function {symbol}" if symbol else "several functions and none is named"
+        raise InvalidInput(f"{name}: {wrong}; its artifact has {', '.join(known) or 'none'}")
+    return symbol
+
+
+def check_same_arrays(candidates: Sequence[Candidate], artifacts: Sequence[Artifact]) -> None:
+    """Refuse candidates that take or give other arrays than the first: they compute something else.
+
+    Raises
+    ------
+    InvalidInput
+        Names two candidates and what each takes and gives; or as `subject_of`.
+    """
+    shown = []
+    for candidate, artifact in zip(candidates, artifacts, strict=True):
+        signature = artifact.symbols[symbol_in(artifact, candidate.symbol, candidate.key)]
+        arrays = [
+            f"{each.role} {each.dtype}[{', '.join(map(str, each.shape))}]"
+            for each in signature.params
+        ]
+        shown.append(", ".join(arrays))
+        if shown[-1] != shown[0]:
+            raise InvalidInput(
+                f"compare: {candidate.key} has other arrays ({shown[-1][:300]}) than {candidates[0].key} "
+                f"({shown[0][:300]}), so that it computes something else; compare functions of the same arrays"
+            )
+
+
 def subject_of(artifact: Artifact, symbol: str, name: str, store: Store) -> measure_pb2.Subject:
     """Return the message for a function of an artifact.
 
@@ -150,12 +184,7 @@ def subject_of(artifact: Artifact, symbol: str, name: str, store: Store) -> meas
     InvalidInput
         The artifact has no such function, or several and none is named.
     """
-    known = list(artifact.symbols)
-    if not symbol and len(known) == 1:
-        symbol = known[0]
-    if symbol not in known:
-        wrong = f"no function {symbol}" if symbol else "several functions and none is named"
-        raise InvalidInput(f"{name}: {wrong}; its artifact has {', '.join(known) or 'none'}")
+    symbol = symbol_in(artifact, symbol, name)
     return measure_pb2.Subject(
         artifact=artifact_ref(artifact.to_bytes(), store), symbol=symbol, name=name
     )

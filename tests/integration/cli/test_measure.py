@@ -5,6 +5,9 @@ from __future__ import annotations
 import candidates
 import pytest
 
+import farm
+from farm import te
+
 CPU = "kind=cpu,emulator!=qemu-user"
 QUICK = ("--device", CPU, "--sample", "0.001")
 
@@ -66,12 +69,32 @@ def test_compare_ends_with_the_code_of_its_verdict(cli, files, names, options, c
     assert "compares" in shown.out
 
 
+def test_compare_of_what_computes_something_else_needs_a_flag(cli, files):
+    arguments = ("compare", files["right"], files["half"], *QUICK, "--rounds", "10", "20")
+    ended = cli(*arguments, "-o", "json")
+    assert ended.code == 1
+    assert [it["status"] for it in ended.json["candidates"]] == ["ok", "wrong"]
+    ended = cli(*arguments, "--unchecked", "--threshold", "0.5", "-o", "json")
+    assert [it["status"] for it in ended.json["candidates"]] == ["ok", "ok"]
+    assert not any(it["checked"] for it in ended.json["candidates"])
+
+
+def test_compare_of_functions_of_other_arrays_is_refused(cli, files, tmp_path):
+    x = te.placeholder((8,), "int32", name="x")
+    other = te.function("other", [x, te.compute((8,), lambda i: x[i] + 1, name="y")])
+    farm.build({candidates.TARGET: [other]}).save(tmp_path / "other.farm")
+    ended = cli("compare", files["right"], tmp_path / "other.farm", *QUICK, "--unchecked")
+    assert ended.code == 2
+    assert "has other arrays (input int32[8], output int32[8])" in ended.err
+
+
 def test_candidate_that_is_not_there_is_refused_before_anything_is_asked(cli, files):
     for arguments in (
         ("measure", f"{files['right']}:absent"),
         ("measure", "absent.farm"),
         ("compare", files["right"]),
         ("compare", files["right"], files["half"], "--rounds", "50", "20"),
+        ("compare", files["right"], files["half"], "--unchecked", "--reference", files["right"]),
         ("compare", files["right"], files["half"], "--reference", f"{files['right']}:absent"),
     ):
         assert cli(*arguments, "--tracker", "127.0.0.1:1").code == 2, arguments
