@@ -3,8 +3,8 @@
 Owns: what is built when, results, the best so far. Does not own: a device's use (`farm.client.lane`), the wire
 (`farm.client.measuring`), or how a device measures (`farm_agents.worker.measure`).
 
-Invariant: candidates are taken, and results given, in the caller's thread alone; a candidate that was taken has exactly
-one result, unless the batch ends with an error.
+Invariant: candidates are taken, and results given, in the caller's thread alone, what is there before anything else is
+taken; a candidate that was taken has exactly one result, unless the batch ends with an error.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Batch:
         source = iter(candidates)
         exhausted = False
         while True:
-            while not exhausted and self._wants_more():
+            # A result that is there comes first: taking a candidate may take long, and who is killed meanwhile has not
+            # kept what was measured.
+            while not exhausted and self._results.empty() and self._wants_more():
                 try:
                     candidate = next(source)
                 except StopIteration:

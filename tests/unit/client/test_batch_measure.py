@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,25 @@ def no_pauses(monkeypatch):
 
 def lost(key):
     return DeviceLost(f"lease of {key}: its agent's stream broke; attach again")
+
+
+def test_result_that_is_there_is_given_before_another_candidate_is_taken():
+    client = FakeClient(["a"], lambda key, device: measured(10.0))
+    batch = Batch(client, Plan("", 1, Workload(), Options(), 4, True, None))
+    taken = []
+
+    def candidates():
+        for number in range(4):
+            until = time.monotonic() + 30
+            while batch._outstanding and batch._results.empty() and time.monotonic() < until:
+                time.sleep(0.001)  # choosing takes as long as measuring
+            taken.append(number)
+            yield Candidate(str(number), ARTIFACT)
+
+    with contextlib.closing(batch):
+        counts = [len(taken) for _ in batch.measure(candidates())]
+    assert len(counts) == 4
+    assert all(count <= given + 2 for given, count in enumerate(counts)), counts
 
 
 def test_candidate_that_kills_two_devices_is_quarantined_and_the_others_are_measured_once():
