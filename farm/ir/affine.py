@@ -97,7 +97,8 @@ class Affine:
             else:
                 rest.append((digit, k))
         whole, left = divmod(self.constant, divisor)
-        if not _range(rest, left).within(Interval(0, divisor - 1)):
+        low, high = _ends(rest, left)
+        if low < 0 or high >= divisor:
             return None
         return _make(quotient, whole), _make(rest, left)
 
@@ -131,13 +132,18 @@ class Affine:
 
 
 def _range(terms: Iterable[tuple[Digit, int]], constant: int) -> Interval:
+    return Interval(*_ends(terms, constant))
+
+
+def _ends(terms: Iterable[tuple[Digit, int]], constant: int) -> tuple[int, int]:
+    """Return the least and the greatest value that a sum can have; for parts of forms too, which are many."""
     low = high = constant
     for digit, k in terms:
         if k > 0:
             high += k * (digit.extent - 1)
         else:
             low += k * (digit.extent - 1)
-    return Interval(low, high)
+    return low, high
 
 
 def _make(terms: Iterable[tuple[Digit, int]], constant: int) -> Affine:
@@ -192,8 +198,8 @@ def affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:
     found = _affine(expr, extents)
     if found is None:
         return None
-    reach = found.interval()
-    return found if reach.low > -LIMIT and reach.high < LIMIT else None
+    low, high = _ends(found.terms, found.constant)
+    return found if low > -LIMIT and high < LIMIT else None
 
 
 def _affine(expr: Expr, extents: Mapping[Var, int]) -> Affine | None:

@@ -13,14 +13,16 @@ from typing import Any
 from farm.errors import InvalidFunction
 from farm.ir.concurrency import MAX_LANES, MAX_UNROLLED
 from farm.ir.stmt import For, LoopKind
-from farm.schedule.legality import check_kind
+from farm.schedule.legality import check_kind, check_lanes
 from farm.schedule.primitive import Result, primitive, refuse, serial_loop
 from farm.schedule.tree import Place, State, loops_of, rewrite
 
 
-def _with_kind(what: str, state: State, name: str, kind: LoopKind) -> tuple[State, Place]:
+def _with_kind(what: str, state: State, name: str, kind: LoopKind) -> tuple[State, Place, For]:
+    """Return the state with a loop of a kind, where that loop was, and what it became."""
     loop, place = serial_loop(what, state, name)
-    return state.with_body(rewrite(state.body, loop, [replace(loop, kind=kind)])), place
+    new = replace(loop, kind=kind)
+    return state.with_body(rewrite(state.body, loop, [new])), place, new
 
 
 def _not_nested(what: str, place: Place, kind: LoopKind) -> None:
@@ -38,7 +40,7 @@ def _not_nested(what: str, place: Place, kind: LoopKind) -> None:
 @primitive()
 def parallel(state: State, loop: str) -> Result:
     """Let iterations run on several threads; see `Schedule.parallel`."""
-    made, place = _with_kind("parallel", state, loop, LoopKind.PARALLEL)
+    made, place, _ = _with_kind("parallel", state, loop, LoopKind.PARALLEL)
     _not_nested("parallel", place, LoopKind.PARALLEL)
     for outer in place.loops:
         if outer.kind is LoopKind.VECTORIZED:
@@ -52,7 +54,7 @@ def parallel(state: State, loop: str) -> Result:
 @primitive()
 def vectorize(state: State, loop: str) -> Result:
     """Make iterations the lanes of vectors; see `Schedule.vectorize`."""
-    made, place = _with_kind("vectorize", state, loop, LoopKind.VECTORIZED)
+    made, place, new = _with_kind("vectorize", state, loop, LoopKind.VECTORIZED)
     node = place.node
     assert isinstance(node, For)
     if node.extent > MAX_LANES:
@@ -67,14 +69,14 @@ def vectorize(state: State, loop: str) -> Result:
             raise refuse(
                 "vectorize", f"loop {loop}", f"parallel loop {inner.var.name} is inside it"
             )
-    check_kind(state, place, LoopKind.VECTORIZED)
+    check_lanes(state, place, new)
     return made, []
 
 
 @primitive()
 def unroll(state: State, loop: str) -> Result:
     """Repeat the body for each iteration; see `Schedule.unroll`."""
-    made, place = _with_kind("unroll", state, loop, LoopKind.UNROLLED)
+    made, place, _ = _with_kind("unroll", state, loop, LoopKind.UNROLLED)
     node = place.node
     assert isinstance(node, For)
     if node.extent > MAX_UNROLLED:

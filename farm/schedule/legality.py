@@ -73,11 +73,22 @@ def check_kinds(state: State) -> None:
         if loop.kind is LoopKind.PARALLEL:
             check_kind(state, place, loop.kind)
         elif loop.kind is LoopKind.VECTORIZED:
-            # only loops around and blocks inside matter, so that each is checked once, not after every step
-            key = (id(loop), tuple((x.var, x.extent) for x in place.loops))
-            if _vectors.get(key) is None:
-                check_kind(state, place, loop.kind)
-                _vectors.keep(key, loop)
+            check_lanes(state, place, loop)
+
+
+def check_lanes(state: State, place: Place, vector: For) -> None:
+    """Refuse dependent iterations of a loop that is vectorized, or is made into such a one; see `check_kinds`.
+
+    Parameters
+    ----------
+    vector
+        The vectorized loop: the one at `place`, or one that differs from it in its kind alone.
+    """
+    # Only loops around and blocks inside matter, so that each is checked once, not after every step.
+    key = (id(vector), tuple((x.var, x.extent) for x in place.loops))
+    if _vectors.get(key) is None:
+        check_kind(state, place, LoopKind.VECTORIZED)
+        _vectors.keep(key, vector)
 
 
 _vectors: Recent[tuple[int, tuple[tuple[Var, int], ...]], For] = Recent(1024)
