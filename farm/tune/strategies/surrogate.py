@@ -1,25 +1,25 @@
 """Surrogate search: a Gaussian process of the costs says where an improvement is most likely.
 
-Owns the model and the choice by expected improvement. Source: Jones, Schonlau and Welch 1998, "Efficient global
-optimization of expensive black-box functions"; the kernel is Matern 5/2 with a length for each feature.
+Owns what is believed and the choice by expected improvement. Does not own how alike configurations are (`kernel`).
+Source: Jones, Schonlau and Welch 1998, "Efficient global optimization of expensive black-box functions".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from farm.tune.history import History
+from farm.tune.strategies.kernel import Columns, Floats, Kernel, fitted
 
-FIRST = 12
+FIRST = 10
 """Configurations far from each other before the model is asked."""
 REFIT = 8
-"""Results between two searches for better lengths."""
-TRIALS = 40
+"""Results between two searches for better lengths, at most; an eighth of those there are, if that is fewer."""
+NEAR = 2
+"""One of so many proposals differs from the best in one parameter: how steps look near it, the model knows last."""
 POOL = 1000
 AROUND = 5
 MAX_LISTED = 8000
@@ -27,42 +27,7 @@ MAX_LISTED = 8000
 MAX_RESULTS = 400
 """Results that the model sees, the best and the latest: its cost grows with their cube."""
 SPREAD = 50
-MARGIN = 0.01
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """Matern 5/2 with noise: how alike two configurations' costs are."""
-
-    lengths: Floats
-    noise: float
-
-    def __call__(self, a: Floats, b: Floats) -> Floats:
-        """Return the covariance of each of `a` with each of `b`, for a variance of 1."""
-        x, y = a / self.lengths, b / self.lengths
-        square = (x * x).sum(1)[:, None] + (y * y).sum(1)[None] - 2 * x @ y.T
-        distance = np.sqrt(5 * np.maximum(square, 0))
-        result: Floats = (1 + distance + distance * distance / 3) * np.exp(-distance)
-        return result
-
-    def inverse_factor(self, x: Floats) -> Floats:
-        """Return the inverse of the lower factor of the covariance of `x`, noise included."""
-        factor = np.linalg.cholesky(self(x, x) + self.noise * np.eye(len(x)))
-        inverse: Floats = np.linalg.solve(factor, np.eye(len(x)))
-        return inverse
-
-    def loss(self, x: Floats, y: Floats) -> float:
-        """Return the negative log likelihood, the variance maximised out, with a prior on the lengths."""
-        try:
-            factor = np.linalg.cholesky(self(x, x) + self.noise * np.eye(len(x)))
-        except np.linalg.LinAlgError:
-            return math.inf
-        white = np.linalg.solve(factor, y)
-        variance = max(float(white @ white) / len(y), 1e-12)
-        prior = 0.5 * float(((np.log(self.lengths / 0.5) / 1.5) ** 2).sum())
-        return 0.5 * len(y) * math.log(variance) + float(np.log(np.diag(factor)).sum()) + prior
+MARGIN = 0.001
 
 
 class Surrogate:
@@ -75,9 +40,10 @@ class Surrogate:
         self._fitted = 0
         self._learnt: list[int] = []
         self._posterior: Posterior | None = None
+        self._turn = 0
 
     def propose(self, history: History, rng: np.random.Generator, count: int) -> list[int]:
-        """Return the configurations with the greatest expected improvement, one after the other.
+        """Return the configurations with the greatest expected improvement, one by one, in turns near the best.
 
         Each is taken to come out as expected, so that the next is not one that would tell the same.
         """
@@ -92,9 +58,13 @@ class Surrogate:
         for number in (*history.costs, *history.pending):
             if number in places:
                 posterior.exclude(places[number])
+        near = [
+            places[each] for each in history.space.neighbours(history.best[0]) if each in places
+        ]
         chosen = []
         for _ in range(min(count, len(history.fresh(pool)))):
-            place = posterior.most_promising()
+            self._turn += 1
+            place = posterior.most_promising(near if self._turn % NEAR == 0 else ())
             chosen.append(pool[place])
             posterior.expect(posterior.candidates[[place]])
             posterior.exclude(place)
@@ -108,10 +78,15 @@ class Surrogate:
     ) -> tuple[Posterior, Sequence[int]]:
         """Return the model with all results that it is to see, and the configurations to choose from."""
         listed = history.space.listed and history.space.size <= MAX_LISTED
-        refit = self._kernel is None or len(history.costs) - self._fitted >= REFIT
+        due = max(1, min(REFIT, len(history.costs) // REFIT))
+        refit = self._kernel is None or len(history.costs) - self._fitted >= due
         if refit:
             self._learnt = _worth_learning(history)
-            self._fit(history, rng)
+            costs = np.array([history.costs[number] for number in self._learnt])
+            self._kernel = fitted(
+                history.features(self._learnt), _standardised(costs), self._kernel, rng
+            )
+            self._fitted = len(history.costs)
         else:
             known = set(self._learnt)
             self._learnt += [number for number in history.costs if number not in known]
@@ -121,22 +96,6 @@ class Surrogate:
             self._posterior = Posterior(self._kernel, history.features(pool))
         self._posterior.see(history.features(self._learnt))
         return self._posterior, pool
-
-    def _fit(self, history: History, rng: np.random.Generator) -> None:
-        """Look for better lengths around those known."""
-        x = history.features(self._learnt)
-        y = _standardised(np.array([history.costs[number] for number in self._learnt]))
-        best = self._kernel or Kernel(np.full(x.shape[1], 0.5), 1e-2)
-        loss = best.loss(x, y)
-        for _ in range(TRIALS):
-            change = rng.normal(0, 0.5, x.shape[1]) * (rng.random(x.shape[1]) < 0.5)
-            lengths = np.clip(best.lengths * np.exp(change), 0.05, 5)
-            noise = float(np.clip(best.noise * math.exp(rng.normal(0, 0.7)), 1e-4, 0.3))
-            trial = Kernel(lengths, noise)
-            trial_loss = trial.loss(x, y)
-            if trial_loss < loss:
-                best, loss = trial, trial_loss
-        self._kernel, self._fitted = best, len(history.costs)
 
 
 class Posterior:
@@ -153,6 +112,7 @@ class Posterior:
 
     def __init__(self, kernel: Kernel, candidates: Floats) -> None:
         self.candidates = candidates
+        self._columns = Columns.of(candidates)
         self._kernel = kernel
         self._seen = self._count = 0
         self._x = np.zeros((0, candidates.shape[1]))
@@ -189,17 +149,19 @@ class Posterior:
         """Choose this candidate no more."""
         self._open[place] = False
 
-    def most_promising(self) -> int:
-        """Return the place of the open candidate with the greatest expected improvement."""
+    def most_promising(self, among: Sequence[int] = ()) -> int:
+        """Return the place of the open candidate with the greatest expected improvement; of some, if one is open."""
         deviation = np.sqrt(self._variance * np.maximum(self._left, 1e-12))
         improvement = _expected_improvement(self._mean, deviation, self._best - MARGIN)
+        if len(some := [place for place in among if self._open[place]]):
+            return some[int(improvement[some].argmax())]
         return int(np.where(self._open, improvement, -1.0).argmax())
 
     def _start(self, features: Floats) -> None:
         n = len(features)
         self._grow(n)
         inverse = self._kernel.inverse_factor(features)
-        spread = inverse @ self._kernel(features, self.candidates)
+        spread = inverse @ self._kernel(features, self._columns)
         self._x[:n], self._inverse[:n, :n], self._spread[:n] = features, inverse, spread
         self._certain = 1 - (spread * spread).sum(0)
         self._seen = self._count = n
@@ -209,10 +171,10 @@ class Posterior:
         n = self._count
         self._grow(n + 1)
         inverse, spread = self._inverse, self._spread
-        own = inverse[:n, :n] @ self._kernel(self._x[:n], features)[:, 0]
+        own = inverse[:n, :n] @ self._kernel(self._x[:n], Columns.of(features))[:, 0]
         scale = math.sqrt(max(1 + self._kernel.noise - float(own @ own), 1e-9))
         inverse[n, :n], inverse[n, n] = -(own @ inverse[:n, :n]) / scale, 1 / scale
-        row = (self._kernel(features, self.candidates)[0] - own @ spread[:n]) / scale
+        row = (self._kernel(features, self._columns)[0] - own @ spread[:n]) / scale
         spread[n], self._x[n] = row, features[0]
         self._count += 1
         result: Floats = row * row
