@@ -10,6 +10,7 @@ only on an empty group.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -161,7 +162,12 @@ def remove_stale_groups() -> None:
 
 def own_name() -> str:
     """Return the name of this process's folder: its id, and its start time, since ids come back."""
-    return f"kernel-farm-{os.getpid()}.{_start_time(os.getpid())}"
+    return _name_of(os.getpid())
+
+
+@functools.cache
+def _name_of(pid: int) -> str:
+    return f"kernel-farm-{pid}.{_start_time(pid)}"
 
 
 def _mounted() -> Iterator[Hierarchy]:
