@@ -50,8 +50,7 @@ class Surrogate:
         if len(history.costs) + len(history.pending) < FIRST or history.best is None:
             return [_apart(history, rng)]
         posterior, pool = self._believed(history, rng)
-        costs = np.array([history.costs[number] for number in self._learnt])
-        posterior.take(_standardised(costs))
+        posterior.take(_standardised(history, self._learnt))
         for number in history.pending:
             posterior.expect(history.features([number]))
         places = {number: place for place, number in enumerate(pool)}
@@ -82,10 +81,8 @@ class Surrogate:
         refit = self._kernel is None or len(history.costs) - self._fitted >= due
         if refit:
             self._learnt = _worth_learning(history)
-            costs = np.array([history.costs[number] for number in self._learnt])
-            self._kernel = fitted(
-                history.features(self._learnt), _standardised(costs), self._kernel, rng
-            )
+            costs = _standardised(history, self._learnt)
+            self._kernel = fitted(history.features(self._learnt), costs, self._kernel, rng)
             self._fitted = len(history.costs)
         else:
             known = set(self._learnt)
@@ -219,11 +216,12 @@ def _worth_learning(history: History) -> list[int]:
     return numbers
 
 
-def _standardised(costs: Floats) -> Floats:
+def _standardised(history: History, numbers: Sequence[int]) -> Floats:
     """Return log costs with mean 0 and variance 1; failures as bad as the worst, the slow half flattened.
 
     Only where the good ones are matters: how slow a slow one is says little about that.
     """
+    costs = np.array([history.costs[number] for number in numbers], np.float64)
     good = np.isfinite(costs)
     logs = np.log(np.maximum(costs, 1e-300), where=good, out=np.zeros_like(costs))
     logs[~good] = logs[good].max()

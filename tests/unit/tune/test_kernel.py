@@ -9,6 +9,7 @@ import pytest
 
 from farm.tune import Search, Space
 from farm.tune.strategies.kernel import Columns, Kernel, fitted
+from farm.tune.strategies.surrogate import FIRST, NEAR
 
 GRID = np.array([[a / 7, b / 7, c] for a in range(8) for b in range(8) for c in (0.0, 1.0)])
 
@@ -66,13 +67,14 @@ def test_fit_of_what_adds_up_foresees_what_it_never_saw_together() -> None:
 def test_surrogate_looks_around_the_best_in_turns() -> None:
     space = Space({name: range(12) for name in "abcd"})
     search = Search(space, seed=3, strategy="surrogate")
-    near = 0
-    for count in range(40):
+    near = []
+    for count in range(50):
         (number,) = search.ask()
-        best = search.history.best
-        if count >= 12 and best is not None:
-            ours, theirs = space.configuration(number), space.configuration(best[0])
-            near += sum(ours[name] != theirs[name] for name in "abcd") == 1
-        values = np.array(list(space.configuration(number).values()), float)
-        search.tell(number, 1 + float(((values - (3, 5, 7, 9)) ** 2).sum()))
-    assert near >= 14
+        ours = space.configuration(number)
+        if count >= FIRST:
+            assert search.best is not None
+            near.append(sum(ours[name] != search.best[0][name] for name in "abcd") == 1)
+        apart = [int(value) - at for value, at in zip(ours.values(), (3, 5, 7, 9), strict=True)]
+        search.tell(number, 1 + sum(each**2 for each in apart))
+    assert all(near[NEAR - 1 :: NEAR])
+    assert not all(near)
