@@ -8,6 +8,7 @@ Invariant: an object that is not in the attempt is a whole file in the out folde
 
 from __future__ import annotations
 
+import gc
 import importlib
 import socket
 import sys
@@ -23,7 +24,7 @@ from farm.core.limits import MAX_INLINE_OBJECT_BYTES
 from farm.core.wire import digest_from_proto, digest_to_proto, error_to_proto
 from farm.errors import FarmError, InfrastructureError
 from farm.target import Target
-from farm_agents.worker import processes
+from farm_agents.worker import layout, processes
 from farm_agents.worker.blobs import keep_blob, read_blob
 from farm_agents.worker.frames import write_frame
 from farm_agents.worker.session import CPU_GRACE_S, MAX_FILE_BYTES, redirect_output, requests
@@ -85,7 +86,7 @@ def compile_task(task: agent_pb2.BuildTask, cache: Path, out: Path) -> agent_pb2
 
 
 def warm_up(families: str) -> None:
-    """Compile a small function for each family, so that a child's first compilation costs no start-up.
+    """Compile a small function for each family, so that a child's first compilation costs no start-up; see `layout`.
 
     Parameters
     ----------
@@ -102,6 +103,9 @@ def warm_up(families: str) -> None:
                 compile_function(small_function(), "device", target)
         except FarmError as error:  # its builds will say so too; the other families still work
             print(f"builder: {family} does not compile: {error.message}", file=sys.stderr)
+    gc.collect()
+    layout.move_code("libllvmlite")
+    layout.clear_heap()
 
 
 def _compile(item: build_pb2.BuildItem, cache: Path) -> BuiltModule:
