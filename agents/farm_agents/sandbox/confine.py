@@ -8,10 +8,13 @@ filter; each step raises OSError if the kernel refuses it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from farm.errors import InfrastructureError
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -27,6 +30,7 @@ _LAST_CAPABILITY = 63
 NAMESPACES = (
     0x10000000 | 0x00020000 | 0x20000000 | 0x08000000 | 0x40000000 | 0x04000000 | 0x02000000
 )
+_NEWPID = 0x20000000
 
 
 class _Program(ctypes.Structure):
@@ -50,6 +54,36 @@ def join(procs_fds: Sequence[int], init_fd: int) -> None:
     for fd in procs_fds:
         os.write(fd, b"0")
     _check("setns", _LIBC.setns(init_fd, NAMESPACES))
+
+
+@contextlib.contextmanager
+def children_inside(init_fd: int) -> Iterator[bool]:
+    """Have what this process forks meanwhile be in the pid namespace of a sandbox; False if it may not decide that.
+
+    Who may not has no capability in the sandbox before it has joined its user namespace, and then cannot come back: a
+    process in between has to join, and fork.
+
+    Raises
+    ------
+    OSError
+        The sandbox has ended.
+    InfrastructureError
+        There is no way back: this process must end.
+    """
+    own, here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC), os.getpid()
+    try:
+        try:
+            _check("setns", _LIBC.setns(init_fd, _NEWPID))
+        except PermissionError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            if os.getpid() == here and _LIBC.setns(own, _NEWPID) != 0:
+                raise InfrastructureError("sandbox: no way back out of it; start the worker again")
+    finally:
+        os.close(own)
 
 
 def give_up(limits: Mapping[str, int], program: bytes) -> None:

@@ -3,9 +3,10 @@
 Owns: forking, reaping, killing whole trees, and saying when a tree is gone.
 Does not own: what a child does (`farm_agents.worker.session`, `farm_agents.worker.build`).
 
-A child in a sandbox is forked in two steps: a process in between joins the sandbox and forks once more, since only
-children enter a pid namespace that is joined; then it ends, and the zygote adopts its child. The zygote itself is in no
-sandbox and never runs code of strangers.
+A child in a sandbox is forked into its pid namespace, and joins all else of it before it does anything. A zygote that
+may not decide where its children go (one without privileges) forks in two steps: a process in between joins the sandbox
+and forks once more, since only children enter a pid namespace that is joined; then it ends, and the zygote adopts its
+child. The zygote itself is in no sandbox and never runs code of strangers.
 
 Invariant: Exited is sent only when the child and everything that it ever started are gone: the zygote adopts
 orphans (PR_SET_CHILD_SUBREAPER), and a direct child that it did not fork itself is an orphan of a dead one. What a
@@ -127,19 +128,34 @@ class Zygote:
 
     def _fork_inside(self, config: Mapping[str, object], fds: list[int]) -> int:
         """Fork a child in a sandbox; return its process id, 0 if the sandbox cannot be joined."""
-        read_fd, write_fd = os.pipe()
-        middle = os.fork()
-        if middle == 0:
-            self._become(lambda: self._join(config, fds, write_fd))
-        os.close(write_fd)
-        told = os.read(read_fd, 32)
-        os.close(read_fd)
-        os.waitpid(middle, 0)
-        return int(told) if told else 0
-
-    def _join(self, config: Mapping[str, object], fds: list[int], answer_fd: int) -> None:
         if len(fds) < _ROOM_FDS:
             raise InfrastructureError("zygote: a sandbox came without descriptors; start it again")
+        read_fd, write_fd = os.pipe()
+        try:
+            with confine.children_inside(fds[_ROOM_FDS - 1]) as is_inside:
+                pid = os.fork()
+                if pid == 0:
+                    work = self._enter if is_inside else self._enter_by_another
+                    self._become(lambda: work(config, fds, write_fd))
+        except OSError:  # such as that the sandbox has ended
+            traceback.print_exc()
+            pid = 0
+        finally:
+            os.close(write_fd)
+        told = os.read(read_fd, 32) if pid else b""
+        os.close(read_fd)
+        if pid and not (told and is_inside):  # it has failed, or it was the process in between
+            os.waitpid(pid, 0)
+        return int(told or 0) or (pid if told else 0)
+
+    def _enter(self, config: Mapping[str, object], fds: list[int], answer_fd: int) -> None:
+        confine.join(fds[_ROOM_FDS:], fds[_ROOM_FDS - 1])
+        os.write(answer_fd, b"0")  # the zygote knows its id
+        self._serve_inside(config, fds)
+
+    def _enter_by_another(
+        self, config: Mapping[str, object], fds: list[int], answer_fd: int
+    ) -> None:
         confine.join(fds[_ROOM_FDS:], fds[_ROOM_FDS - 1])
         pid = os.fork()
         if pid == 0:
@@ -184,7 +200,7 @@ class Zygote:
         os.environ.update(environment)
         confine.give_up(limits, _filter())
         processes.set_name(SPARE_NAME)
-        own = _read_config(channel)  # comes after the process in between has ended
+        own = _read_config(channel)  # comes after a process in between has ended
         if own is not None:
             processes.die_with_parent(os.getppid())
             self.role(channel, own)

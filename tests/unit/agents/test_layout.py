@@ -65,7 +65,7 @@ def test_code_stays_where_the_kernel_gives_no_huge_pages(monkeypatch):
     monkeypatch.setattr(layout, "_huge_bytes", lambda address: 0)
     maps = layout._MAPS.read_text()
     loaded = next(it for it in maps.splitlines() if " r-xp " in it and "libc.so" in it)
-    (span,) = [it for it in layout._code_of("libc.so")]
+    (span,) = layout._code_of("libc.so")
     monkeypatch.setattr(layout, "HUGE_BYTES", 4096)  # the C library's code is small
     assert not layout.move_code("libc.so")
     assert loaded in layout._MAPS.read_text()
