@@ -43,6 +43,16 @@ def test_statistics_are_of_one_call_and_leave_disturbed_samples_out():
     assert found.low <= found.median <= found.high <= 30
 
 
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12))
+def test_statistics_are_those_of_numpy(values):
+    found = statistics_of(samples(values, calls=7), "cpu_ns")
+    numbers = np.array(samples(values, calls=7).per_call("cpu_ns"))
+    p10, first, third = np.quantile(numbers, (0.1, 0.25, 0.75))
+    assert (found.min, found.p10, found.spread) == (numbers.min(), p10, (third - first) / 2)
+    assert found.median == pytest.approx(np.median(numbers), rel=1e-15)
+    assert (found.low, found.high) == interval(numbers)
+
+
 def test_statistics_use_every_sample_when_too_few_are_clean():
     found = statistics_of(samples([10, 20, 30], disturbed=(0, 1)), "cpu_ns")
     assert (found.n, found.clean, found.median) == (3, 1, 20)
