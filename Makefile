@@ -114,7 +114,7 @@ fuzz-ea-layers: setup  ## Hold the accelerator's code for LAYERS random layers o
 fault: setup  ## Break whole farms of real processes at length, under Ray too (half an hour)
 	.venv/bin/pytest -m "campaign or not campaign" --durations=20 $(PYTEST_ARGS) tests/fault
 
-fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, in wasmtime and on OpenCL
+fuzz-compiler: setup  ## Run TRIPLES random functions under random schedules, interpreted, compiled, under qemu, in wasmtime and on OpenCL
 	@cd tests && ../.venv/bin/python -m fuzz --triples $(TRIPLES)
 
 bench: setup  ## Run each benchmark in turn, one JSON line a figure

@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Sequence
 
+from farm.runtime.qemu import find_emulator
 from fuzz.batch import Found, run_batch
-from fuzz.compiled import WAYS
+from fuzz.compiled import EMULATED, WAYS
 
 BATCH = 25
 STORIES = 5
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--targets",
         type=_targets,
-        default="interpreter,native,wasm/2,opencl/20",
-        help="names, NAME/N with every Nth seed only",
+        default=",".join(["interpreter,native,wasm/2,opencl/20", *_emulated()]),
+        help="names, NAME/N with every Nth seed only (default: %(default)s)",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after that")
@@ -75,6 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(summary))
     return 1 if total.wrong else 0
+
+
+def _emulated() -> list[str]:
+    """Return the CPUs that qemu, as far as it is installed, can be here, each with every second seed."""
+    return [
+        f"{name}/2"
+        for name, machine in EMULATED.items()
+        if find_emulator(machine.partition("/")[0])
+    ]
 
 
 def _targets(text: str) -> dict[str, int]:

@@ -17,6 +17,7 @@ from farm.errors import UnsupportedFunction
 from farm.ir import Function, interpret, serialise
 from farm.runtime.local import local_capabilities
 from farm.runtime.native import native_loader
+from farm.runtime.qemu import default_capabilities, qemu_loader
 from farm.target import Target
 from fuzz.oracle import arguments, assert_same
 
@@ -70,6 +71,11 @@ def _opencl() -> Way:
     return Way(Target.parse("opencl"), loader.load, host=True, exact=False)
 
 
+def _emulated(machine: str) -> Way:
+    vectors = " -mattr=+v" if machine == "riscv64/v" else ""
+    return Way(Target.parse(default_capabilities(machine)[0] + vectors), qemu_loader(machine).load)
+
+
 @functools.cache
 def _folder() -> Path:
     """Return a folder that is gone with this process."""
@@ -79,7 +85,15 @@ def _folder() -> Path:
 
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []
-WAYS: dict[str, Callable[[], Way]] = {"native": _native, "wasm": _wasm, "opencl": _opencl}
+EMULATED = {"aarch64": "aarch64", "armv7": "armv7", "riscv64": "riscv64", "riscv64v": "riscv64/v"}
+"""Machines of qemu, by the names that they have here."""
+
+WAYS: dict[str, Callable[[], Way]] = {
+    "native": _native,
+    "wasm": _wasm,
+    "opencl": _opencl,
+    **{name: functools.partial(_emulated, machine) for name, machine in EMULATED.items()},
+}
 
 
 @functools.cache
