@@ -30,7 +30,7 @@ ONCE = {"start.loaded", "unit.told", "merge.begun", "merge.stored"}
 NTH = [
     (point, count)
     for point in POINTS.names
-    for count in ((2, 3) if point.startswith("blob.") else (2, 3, 5, 8))
+    for count in ((2,) if point.startswith("blob.") else (2, 3, 5, 8))  # object, artifact
     if point not in ONCE
 ]
 
